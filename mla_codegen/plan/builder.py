@@ -1,0 +1,221 @@
+"""Spec -> Plan: tiles, shared memory, barriers, roles, tensor maps, constants, checks, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from mla_codegen import digest
+from mla_codegen.arch import ARCHS, ArchLimits
+from mla_codegen.errors import Diagnostic, PlanError
+from mla_codegen.plan import barriers, call, checks, constants, mma, roles, smem, text, tma
+from mla_codegen.plan.model import (
+    PLAN_SCHEMA,
+    Choice,
+    Features,
+    Launch,
+    Partials,
+    Plan,
+    Smem,
+    Variant,
+    VLoad,
+)
+from mla_codegen.plan.support import unsupported
+from mla_codegen.plan.tiles import Tiles, register_faults, resolve_tiles, shallower, stage_choices
+from mla_codegen.plan.v_chunks import v_transposed_chunks
+
+if TYPE_CHECKING:
+    from mla_codegen.spec import Spec
+
+_TEMPLATE = "sm90_mla_prefill.cu.j2"
+_SMEM_FIELDS = (
+    "tile.block_m",
+    "tile.block_n",
+    "pipeline.kv_stages",
+    "pipeline.v_stages",
+    "pipeline.v_raw_stages",
+    "schedule.consumers",
+)
+
+
+def make_plan(spec: Spec, *, debug: bool = False) -> Plan:
+    """The plan of a spec; the same spec gives the same plan everywhere.
+
+    ``debug`` makes every barrier wait give up after a time limit and report who waited for what. Raises PlanError with
+    every diagnostic found, each at the place of its field in the spec's file.
+    """
+    _raise_if(spec, unsupported(spec))
+    limits = ARCHS[spec.arch]
+    tiles, choices, faults = resolve_tiles(spec)
+    registers = roles.split_registers(tiles, limits)
+    faults += register_faults(spec, tiles, registers.consumer)
+    has_scales = spec.scales.q != "none"
+    tiles, memory = _fit(spec, tiles, has_scales, limits)
+    faults += smem.smem_faults(memory, tiles, arch=spec.arch, asked=_asked(spec))
+    _raise_if(spec, faults)
+    variant = _variant(spec, tiles, memory, registers, has_scales, debug=debug)
+    plan = _plan(spec, tiles, variant, choices + stage_choices(spec, tiles), has_scales, debug=debug)
+    broken = checks.broken_invariants(plan, limits)
+    assert not broken, f"the planner broke its own rules: {'; '.join(broken)}"
+    return plan
+
+
+def _fit(spec: Spec, tiles: Tiles, has_scales: bool, limits: ArchLimits) -> tuple[Tiles, Smem]:
+    """The deepest rings that fit, or the shallowest that ``auto`` may take."""
+    while True:
+        memory = smem.plan_smem(
+            tiles,
+            num_mbars=barriers.num_mbars(tiles),
+            has_scales=has_scales,
+            limit_bytes=limits.smem_per_cta_bytes,
+        )
+        smaller = None if smem.fits(memory) else shallower(spec, tiles)
+        if smaller is None:
+            return tiles, memory
+        tiles = smaller
+
+
+def _asked(spec: Spec) -> tuple[str, ...]:
+    """The fields that decide about shared memory and that the user set."""
+    return tuple(
+        field for field in _SMEM_FIELDS if getattr(getattr(spec, field.split(".")[0]), field.split(".")[1]) != "auto"
+    )
+
+
+def _variant(
+    spec: Spec, tiles: Tiles, memory: Smem, registers: roles.Registers, has_scales: bool, *, debug: bool
+) -> Variant:
+    maps = tma.plan_tensor_maps(
+        tiles, qkv=spec.dtypes.qkv, rope=spec.dtypes.rope_mma, has_scales=has_scales
+    )
+    tx_bytes = tma.tx_bytes(maps)
+    mbarriers = barriers.plan_mbarriers(tiles, tx_bytes)
+    named = barriers.plan_named_barriers(tiles)
+    role_list = roles.plan_roles(tiles, registers)
+    chunks = v_transposed_chunks(tiles)
+    threads = roles.num_threads(tiles)
+    return Variant(
+        name="main",
+        namespace=f"mla::{spec.name}",
+        entry=spec.name,
+        features=_features(spec, tiles, has_scales, debug=debug),
+        partials=_partials(spec, tiles, has_scales),
+        constants=constants.plan_constants(
+            tiles,
+            qkv=spec.dtypes.qkv,
+            registers=registers,
+            roles=role_list,
+            tx_bytes=tx_bytes,
+            chunks=chunks,
+            has_scales=has_scales,
+        ),
+        smem=memory,
+        mbarriers=mbarriers,
+        num_mbars=barriers.num_mbars(tiles),
+        named_barriers=named,
+        roles=role_list,
+        mma=mma.mma_names(tiles),
+        v_load=_v_load(tiles),
+        v_transposed_chunks=chunks,
+        tensor_maps=maps,
+        params=call.plan_params(has_scales=has_scales),
+        launch=Launch(
+            threads=threads,
+            smem_bytes=memory.sizeof_bytes,
+            block_m=tiles.block_m,
+            block_n=tiles.block_n,
+            grid_y_limit=constants.GRID_Y_LIMIT,
+            launch_registers=registers.launch,
+            reported_barriers=16,
+        ),
+        smem_table=text.smem_table(memory),
+        role_table=text.role_table(role_list),
+        barrier_table=text.barrier_table(mbarriers, named),
+        schedule=text.schedule(tiles),
+    )
+
+
+def _plan(
+    spec: Spec, tiles: Tiles, variant: Variant, choices: tuple[Choice, ...], has_scales: bool, *, debug: bool
+) -> Plan:
+    atoms = mma.mma_atoms(tiles)
+    mapping = spec.to_mapping()
+    return Plan(
+        plan_schema=PLAN_SCHEMA,
+        name=spec.name,
+        arch=spec.arch,
+        template=_TEMPLATE,
+        spec_digest=digest.short(mapping),
+        spec=mapping,
+        validated=("ptxas", "hardware"),
+        formula=text.formula(spec),
+        choices=choices,
+        arch_guard="defined(__CUDA_ARCH_FEAT_SM90_ALL)",
+        arch_guard_message="this source is for sm_90a: compile it with -arch=sm_90a",
+        device_primitives=_device_primitives(spec, tiles, has_scales, debug=debug),
+        common_primitives=_common_primitives(tiles),
+        mma_families=mma.mma_families(atoms),
+        mma_atoms=atoms,
+        arguments=call.plan_arguments(spec, has_scales=has_scales),
+        variants=(variant,),
+    )
+
+
+def _features(spec: Spec, tiles: Tiles, has_scales: bool, *, debug: bool) -> Features:
+    return Features(
+        has_scales=has_scales,
+        transposes_v=tiles.transposes_v,
+        clears_v_tail=not tiles.transposes_v,
+        mixed_qk=spec.dtypes.qkv != spec.dtypes.rope_mma,
+        causal=spec.mask == "causal",
+        debug=debug,
+    )
+
+
+def _partials(spec: Spec, tiles: Tiles, has_scales: bool) -> Partials:
+    return Partials(
+        visible_keys=f"_visible_keys_{spec.mask}.cu.j2",
+        helper_warp="_transpose_warp_sm90.cu.j2" if tiles.transposes_v else "_tail_warp_sm90.cu.j2",
+        issue_pv="_issue_pv_transposed_sm90.cu.j2" if tiles.transposes_v else "_issue_pv_rows_sm90.cu.j2",
+        scores="_scores_scaled.cu.j2" if has_scales else "_mask_scores.cu.j2",
+        pack_p=f"_pack_p_{spec.dtypes.qkv}.cu.j2",
+        store_output=f"_store_output_{spec.dtypes.out}.cu.j2",
+    )
+
+
+def _v_load(tiles: Tiles) -> VLoad:
+    ring = "v_raw" if tiles.transposes_v else "v"
+    return VLoad(
+        full=f"{ring}_full",
+        empty=f"{ring}_empty",
+        tile=f"{ring}_tile",
+        stages="kVRawStages" if tiles.transposes_v else "kVStages",
+    )
+
+
+def _device_primitives(spec: Spec, tiles: Tiles, has_scales: bool, *, debug: bool) -> tuple[str, ...]:
+    """Headers of the primitive layer in a fixed order, only those that the kernel uses."""
+    names = ["types", "layout", "thread", "shuffle", "barrier", "mbarrier"]
+    names.append("mbarrier_wait_debug" if debug else "mbarrier_wait")
+    names += ["fence", "tma", "shared_memory"]
+    if has_scales:
+        names += ["ld_shared_f32", "ld_shared_v2_f32"]
+    names.append("matrix_transpose" if tiles.transposes_v else "st_shared_v4_u32")
+    names += ["global_memory", "st_global_v4_u32" if spec.dtypes.out == "bf16" else "st_global_v2_f32"]
+    conversions = {"bf16" if kind == "bf16" else "e4m3" for kind in (spec.dtypes.qkv,)}
+    if spec.dtypes.out == "bf16":
+        conversions.add("bf16")
+    names += [f"convert_{kind}" for kind in sorted(conversions)]
+    names += ["math", "setmaxnreg", "wgmma"]
+    return tuple(f"primitives/device/{name}.cuh" for name in names)
+
+
+def _common_primitives(tiles: Tiles) -> tuple[str, ...]:
+    names = ["pipeline_state", "matrix_descriptor"] + (["swizzle"] if tiles.transposes_v else [])
+    return tuple(f"primitives/common/{name}.cuh" for name in names)
+
+
+def _raise_if(spec: Spec, faults: Iterable[Diagnostic]) -> None:
+    located = tuple(spec.locate(fault) for fault in faults)
+    if located:
+        raise PlanError(located)

@@ -1,0 +1,81 @@
+"""wgmma instruction shapes and the operand text of their inline PTX (PTX ISA, wgmma.mma_async, sm_90a)."""
+
+from __future__ import annotations
+
+from mla_codegen.plan.model import MmaAtom, MmaFamily, MmaNames
+from mla_codegen.plan.tiles import Tiles
+
+SWIZZLE_MODES = {128: 1, 64: 2, 32: 3}
+"""Swizzle width in bytes -> the mode bits of the matrix descriptor."""
+_OPERANDS_PER_LINE = 12
+_A_DESCRIPTOR = "u64 a"
+_A_REGISTERS = "u32 a0, u32 a1, u32 a2, u32 a3"
+_FAMILIES = {
+    "wgmma_e4m3_ss": ("e4m3", 32, _A_DESCRIPTOR, None, "A (64 x 32) and B (N x 32) e4m3 in shared memory, K-major"),
+    "wgmma_e4m3_rs": ("e4m3", 32, _A_REGISTERS, None, "A (64 x 32) e4m3 in registers, B (N x 32) in shared memory, K-major"),
+    "wgmma_bf16_ss": ("bf16", 16, _A_DESCRIPTOR, "0, 0", "A (64 x 16) and B (N x 16) bf16 in shared memory, K-major"),
+    "wgmma_bf16_rs_mn": ("bf16", 16, _A_REGISTERS, "1", "A (64 x 16) bf16 in registers, B (16 x N) in shared memory, MN-major"),
+}
+
+
+def mma_names(tiles: Tiles) -> MmaNames:
+    """The wrappers of the three products: e4m3 or bf16 for nope and V, bf16 for rope."""
+    if tiles.transposes_v:
+        return MmaNames(qk_nope="wgmma_e4m3_ss", qk_rope="wgmma_bf16_ss", pv="wgmma_e4m3_rs")
+    return MmaNames(qk_nope="wgmma_bf16_ss", qk_rope="wgmma_bf16_ss", pv="wgmma_bf16_rs_mn")
+
+
+def mma_atoms(tiles: Tiles) -> tuple[MmaAtom, ...]:
+    """Every shape that the kernel issues, once."""
+    names = mma_names(tiles)
+    wanted = dict.fromkeys(
+        [(names.qk_nope, tiles.block_n), (names.qk_rope, tiles.block_n), (names.pv, tiles.ov_depth)]
+    )
+    return tuple(_atom(function, n) for function, n in wanted)
+
+
+def mma_families(atoms: tuple[MmaAtom, ...]) -> tuple[MmaFamily, ...]:
+    """The wrappers that the atoms specialise."""
+    return tuple(
+        MmaFamily(function=name, a_parameters=_FAMILIES[name][2], comment=_FAMILIES[name][4])
+        for name in dict.fromkeys(atom.function for atom in atoms)
+    )
+
+
+def _atom(function: str, n: int) -> MmaAtom:
+    kind, k, a_parameters, transpose, _ = _FAMILIES[function]
+    count = n // 2
+    in_registers = a_parameters == _A_REGISTERS
+    a_count = 4 if in_registers else 1
+    a_operands = ", ".join(f"%{count + i}" for i in range(a_count))
+    b = count + a_count
+    a_text = f"{{{a_operands}}}" if in_registers else a_operands
+    a_inputs = [f'"r"(a{i})' for i in range(4)] if in_registers else ['"l"(a)']
+    return MmaAtom(
+        function=function,
+        n=n,
+        accumulators=count,
+        a_parameters=a_parameters,
+        instruction=f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.f32.{kind}.{kind}",
+        accumulator_operands=_operand_lines(count),
+        ab_operands=f"{a_text}, %{b}",
+        predicate_operand=f"%{b + 1}",
+        immediates="1, 1" if transpose is None else f"1, 1, {transpose}",
+        accumulator_constraints=_constraint_lines(count),
+        input_constraints=(", ".join([*a_inputs, '"l"(b)', '"r"(accumulate)']),),
+    )
+
+
+def _operand_lines(count: int) -> tuple[str, ...]:
+    """`{%0, %1, ...}, ` in lines."""
+    names = [f"%{i}" for i in range(count)]
+    lines = [", ".join(names[i : i + _OPERANDS_PER_LINE]) for i in range(0, count, _OPERANDS_PER_LINE)]
+    lines = [f"{line}, " for line in lines[:-1]] + [f"{lines[-1]}}}, "]
+    return ("{" + lines[0], *lines[1:])
+
+
+def _constraint_lines(count: int) -> tuple[str, ...]:
+    entries = [f'"+f"(d[{i}])' for i in range(count)]
+    per_line = 8
+    lines = [", ".join(entries[i : i + per_line]) for i in range(0, count, per_line)]
+    return (*(f"{line}," for line in lines[:-1]), lines[-1])

@@ -1,0 +1,370 @@
+"""The plan: every number, name and choice of one generated file, as frozen data.
+
+A plan is made by :func:`mla_codegen.plan.make_plan`, printed by the templates and read back from ``plan.json`` by the
+runtime and the emulator. Nothing here computes: whatever is derived has been derived by the builder. Sizes carry their
+unit in the name (``_bytes``, ``_threads``, ``_registers``); bytes are 8 bits, offsets count from the start of
+``MLASmemStorage``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+PLAN_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What one ``auto`` of the spec became (or what the user said), and the rule behind it."""
+
+    field: str
+    value: str
+    rule: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """One ``constexpr`` line: C++ type, name, literal text, and what it means with its unit or derivation."""
+
+    ctype: str
+    name: str
+    literal: str
+    comment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantGroup:
+    title: str
+    constants: tuple[Constant, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmemField:
+    """A member of ``MLASmemStorage``: ``element name[count]`` at a fixed offset."""
+
+    name: str
+    element: str
+    count: int
+    offset_bytes: int
+    size_bytes: int
+    align_bytes: int
+    content: str
+    live: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedConstant:
+    """A constant of the seed's struct: name, value in bytes or elements, and the formula in words."""
+
+    name: str
+    value: int
+    comment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Smem:
+    """The map of ``MLASmemStorage``; ``used_bytes`` ends at the last field, ``sizeof_bytes`` is rounded to the alignment."""
+
+    fields: tuple[SmemField, ...]
+    constants: tuple[SeedConstant, ...]
+    last_field: str
+    used_bytes: int
+    sizeof_bytes: int
+    align_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mbarrier:
+    """``stages`` transaction barriers of one kind, at consecutive indices of ``mbar_base``.
+
+    ``parameter`` and ``stage`` are the C++ parameter of its accessor and what indexes it (``u32 stage`` and ``stage``, or
+    nothing and ``0``); ``stages_constant`` and ``arrivals_constant`` name the numbers in the generated source.
+    """
+
+    name: str
+    stages: int
+    first_index: int
+    arrivals: int
+    tx_bytes: int
+    arrives: str
+    waits: str
+    comment: str
+    parameter: str
+    stage: str
+    stages_constant: str
+    arrivals_constant: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedBarrier:
+    """A hardware barrier (``bar.sync`` id 1 to 15) for ``threads`` threads."""
+
+    name: str
+    id: int
+    threads: int
+    comment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What some consecutive warps do for their whole life; ``registers`` per thread after setmaxnreg."""
+
+    name: str
+    first_warp: int
+    num_warps: int
+    end_constant: str
+    registers: int
+    does: str
+    waits_on: str
+    signals: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MmaFamily:
+    """A wgmma wrapper, templated on N."""
+
+    function: str
+    a_parameters: str
+    comment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MmaAtom:
+    """One wgmma instruction shape, with its operand lists as ready text for the inline PTX."""
+
+    function: str
+    n: int
+    accumulators: int
+    a_parameters: str
+    instruction: str
+    accumulator_operands: tuple[str, ...]
+    ab_operands: str
+    predicate_operand: str
+    immediates: str
+    accumulator_constraints: tuple[str, ...]
+    input_constraints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MmaNames:
+    """The wrapper that each product of the kernel uses."""
+
+    qk_nope: str
+    qk_rope: str
+    pv: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VTransposedChunk:
+    """A piece of the transposed V tile: each of its rows (one V column) holds ``width_bytes`` one-byte tokens.
+
+    ``prefix`` starts the names of its constants; ``name`` is its descriptor in ``issue_pv``.
+    """
+
+    name: str
+    prefix: str
+    first_token: int
+    width_bytes: int
+    offset_bytes: int
+    swizzle_mode: int
+    first_step: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VLoad:
+    """Names of the ring that V is loaded into: barriers, tile accessor and stage constant."""
+
+    full: str
+    empty: str
+    tile: str
+    stages: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorMap:
+    """A tensor map and the box that one issue copies; dimensions innermost first.
+
+    ``axes`` says, per dimension, what extent and stride are taken from: ``depth``, ``tokens`` or ``heads`` of the
+    argument. ``issues`` boxes of ``issue_bytes`` fill one tile.
+    """
+
+    name: str
+    argument: str
+    dtype: str
+    axes: tuple[str, ...]
+    box: tuple[int, ...]
+    swizzle_bytes: int
+    issue_bytes: int
+    issues: int
+    comment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """A tensor of the kernel call: yaml dtype; ``axes`` are names shared between arguments, or fixed extents.
+
+    ``kind`` is ``tensor``, ``scale``, ``lengths`` or ``output``.
+    """
+
+    name: str
+    dtype: str
+    axes: tuple[str, ...]
+    kind: str
+    comment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParamField:
+    """A member of the kernel's by-value ``Params`` struct, in C layout."""
+
+    ctype: str
+    name: str
+    comment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How the kernel is launched: grid.x = query tiles x heads, grid.y and grid.z count the sequences."""
+
+    threads: int
+    smem_bytes: int
+    block_m: int
+    block_n: int
+    grid_y_limit: int
+    launch_registers: int
+    reported_barriers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partials:
+    """Which template prints each part of the kernel that has alternatives."""
+
+    visible_keys: str
+    helper_warp: str
+    issue_pv: str
+    scores: str
+    pack_p: str
+    store_output: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """Yes-or-no questions that templates may ask around whole statements."""
+
+    has_scales: bool
+    transposes_v: bool
+    clears_v_tail: bool
+    mixed_qk: bool
+    causal: bool
+    debug: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One kernel of the file: its own namespace, shared-memory struct and entry.
+
+    The ``*_table`` and ``schedule`` lines are the plan comment of the generated source.
+    """
+
+    name: str
+    namespace: str
+    entry: str
+    features: Features
+    partials: Partials
+    constants: tuple[ConstantGroup, ...]
+    smem: Smem
+    mbarriers: tuple[Mbarrier, ...]
+    num_mbars: int
+    named_barriers: tuple[NamedBarrier, ...]
+    roles: tuple[Role, ...]
+    mma: MmaNames
+    v_load: VLoad
+    v_transposed_chunks: tuple[VTransposedChunk, ...]
+    tensor_maps: tuple[TensorMap, ...]
+    params: tuple[ParamField, ...]
+    launch: Launch
+    smem_table: tuple[str, ...]
+    role_table: tuple[str, ...]
+    barrier_table: tuple[str, ...]
+    schedule: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All of one generated file."""
+
+    plan_schema: int
+    name: str
+    arch: str
+    template: str
+    spec_digest: str
+    spec: Mapping[str, Any]
+    validated: tuple[str, ...]
+    formula: tuple[str, ...]
+    choices: tuple[Choice, ...]
+    arch_guard: str
+    arch_guard_message: str
+    device_primitives: tuple[str, ...]
+    common_primitives: tuple[str, ...]
+    mma_families: tuple[MmaFamily, ...]
+    mma_atoms: tuple[MmaAtom, ...]
+    arguments: tuple[Argument, ...]
+    variants: tuple[Variant, ...]
+    source_digest: str | None = None
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain JSON-able data, keys in declared order."""
+        return _plain(self)
+
+    def to_json(self) -> str:
+        """The text of ``plan.json``: two-space indent, ASCII, final newline; equal plans give equal bytes."""
+        return json.dumps(self.to_mapping(), indent=2, ensure_ascii=True) + "\n"
+
+    @classmethod
+    def from_mapping(cls, data: Mapping[str, Any]) -> Plan:
+        """The inverse of :meth:`to_mapping`; ValueError names a schema this version does not read."""
+        schema = data.get("plan_schema")
+        if schema != PLAN_SCHEMA:
+            raise ValueError(
+                f"plan.json has plan_schema {schema!r}, this version reads {PLAN_SCHEMA}; build the spec again"
+            )
+        return _build(cls, data)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        return cls.from_mapping(json.loads(text))
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _build(annotation: Any, value: Any) -> Any:
+    """Rebuilds a dataclass tree from plain data by the annotations of its fields."""
+    if dataclasses.is_dataclass(annotation):
+        hints = typing.get_type_hints(annotation)
+        names = {field.name for field in dataclasses.fields(annotation)}
+        unknown = sorted(set(value) - names)
+        if unknown:
+            raise ValueError(f"plan.json has unknown key {unknown[0]!r} in {annotation.__name__}; build the spec again")
+        return annotation(**{name: _build(hints[name], value[name]) for name in names if name in value})
+    if typing.get_origin(annotation) is tuple:
+        item = typing.get_args(annotation)[0]
+        return tuple(_build(item, entry) for entry in value)
+    if typing.get_origin(annotation) is types.UnionType and value is not None:
+        return _build(typing.get_args(annotation)[0], value)
+    return value

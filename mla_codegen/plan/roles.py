@@ -1,0 +1,114 @@
+"""Which warps do what, and how the register file is split between the warpgroups (setmaxnreg)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mla_codegen.arch import ArchLimits
+from mla_codegen.plan.barriers import TRANSPOSE_WARPS, WARPGROUP_THREADS, WARPS_PER_WARPGROUP
+from mla_codegen.plan.model import Role
+from mla_codegen.plan.tiles import Tiles
+
+TRANSPOSING_PRODUCER_REGISTERS = 32
+"""Registers of the producer warpgroup where it transposes V: the least at which ptxas spills nothing."""
+PLAIN_PRODUCER_REGISTERS = 24
+"""Registers of a producer warpgroup that only issues copies: the least that setmaxnreg takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registers:
+    """Registers per thread: what the launch allocates, and what setmaxnreg gives producer and consumers."""
+
+    launch: int
+    producer: int
+    consumer: int
+
+
+def num_threads(tiles: Tiles) -> int:
+    """One producer warpgroup and the consumers."""
+    return WARPGROUP_THREADS * (1 + tiles.consumers)
+
+
+def split_registers(tiles: Tiles, limits: ArchLimits) -> Registers:
+    """What the producer gives up goes to the consumers.
+
+    The pool of setmaxnreg is what the launch allocated (threads x launch cap), not the whole register file: at 384
+    threads 168 x 3 = 504 registers per thread position, so 240 + 240 + 24 but never 240 + 240 + 32.
+    """
+    launch = limits.launch_cap_regs(num_threads(tiles))
+    launch -= launch % limits.setmaxnreg_step_regs
+    producer = TRANSPOSING_PRODUCER_REGISTERS if tiles.transposes_v else PLAIN_PRODUCER_REGISTERS
+    pool = launch * (1 + tiles.consumers) - producer
+    consumer = pool // tiles.consumers
+    consumer -= consumer % limits.setmaxnreg_step_regs
+    return Registers(launch=launch, producer=producer, consumer=min(consumer, limits.setmaxnreg_max_regs - 16))
+
+
+def plan_roles(tiles: Tiles, registers: Registers) -> tuple[Role, ...]:
+    """The roles in warp order; every warp has one."""
+    helper = _transpose(registers) if tiles.transposes_v else _tail(registers)
+    idle = () if tiles.transposes_v else (_idle(registers),)
+    v_ring = "v_raw" if tiles.transposes_v else "v"
+    return (
+        Role(
+            name="load",
+            first_warp=0,
+            num_warps=1,
+            end_constant="kLoadWarpEnd",
+            registers=registers.producer,
+            does="one lane issues all bulk copies",
+            waits_on=f"k_empty, {v_ring}_empty",
+            signals=f"q_full, k_full, {v_ring}_full (by bytes)",
+        ),
+        helper,
+        *idle,
+        Role(
+            name="consumer",
+            first_warp=WARPS_PER_WARPGROUP,
+            num_warps=WARPS_PER_WARPGROUP * tiles.consumers,
+            end_constant="kConsumerWarpEnd",
+            registers=registers.consumer,
+            does=f"{tiles.consumers} warpgroups of 64 rows: Q*K, softmax, P*V, output",
+            waits_on="q_full, k_full, v_full, " + ("" if tiles.transposes_v else "v_tail_cleared, ") + "its turn",
+            signals="k_empty, v_empty, the next turn",
+        ),
+    )
+
+
+def _transpose(registers: Registers) -> Role:
+    return Role(
+        name="transpose",
+        first_warp=1,
+        num_warps=TRANSPOSE_WARPS,
+        end_constant="kTransposeWarpEnd",
+        registers=registers.producer,
+        does="V rows -> transposed V; clears the tail of the sequence",
+        waits_on="v_raw_full, v_empty",
+        signals="v_raw_empty, v_full",
+    )
+
+
+def _tail(registers: Registers) -> Role:
+    return Role(
+        name="tail",
+        first_warp=1,
+        num_warps=1,
+        end_constant="kTailWarpEnd",
+        registers=registers.producer,
+        does="clears V rows beyond the sequence, once",
+        waits_on="v_full of the last block",
+        signals="v_tail_cleared",
+    )
+
+
+def _idle(registers: Registers) -> Role:
+    return Role(
+        name="idle",
+        first_warp=2,
+        num_warps=2,
+        end_constant="kIdleWarpEnd",
+        registers=registers.producer,
+        does="nothing: they complete the producer warpgroup",
+        waits_on="nothing",
+        signals="nothing",
+    )

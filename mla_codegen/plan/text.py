@@ -1,0 +1,128 @@
+"""The plan comment: tables and the schedule as lines of ASCII, at most 106 columns wide."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mla_codegen.plan.model import Mbarrier, NamedBarrier, Role, Smem
+from mla_codegen.plan.tiles import Tiles
+
+if TYPE_CHECKING:
+    from mla_codegen.spec import Spec
+
+
+def smem_table(smem: Smem) -> tuple[str, ...]:
+    """Offset, bytes, field, content."""
+    rows = [("offset", "bytes", "field", "what, and while it is live")]
+    for field in smem.fields:
+        rows.append((str(field.offset_bytes), str(field.size_bytes), field.name, f"live {field.live}"))
+    rows.append((str(smem.used_bytes), "", "end", f"sizeof {smem.sizeof_bytes}"))
+    return _columns(rows)
+
+
+def role_table(roles: tuple[Role, ...]) -> tuple[str, ...]:
+    """Warps, registers, duty and barriers of each role."""
+    lines = _columns(
+        [("role", "warps", "threads", "registers", "does")]
+        + [
+            (
+                role.name,
+                _warps(role),
+                str(32 * role.num_warps),
+                str(role.registers),
+                role.does,
+            )
+            for role in roles
+        ]
+    )
+    waits = [
+        line
+        for role in roles
+        for line in (f"{role.name} waits on: {role.waits_on}", f"{role.name} signals: {role.signals}")
+    ]
+    return (*lines, *waits)
+
+
+def barrier_table(mbarriers: tuple[Mbarrier, ...], named: tuple[NamedBarrier, ...]) -> tuple[str, ...]:
+    """mbarriers, then named barriers."""
+    rows = [("barrier", "stages", "arrivals", "bytes", "signalled by", "waited on by")]
+    for barrier in mbarriers:
+        rows.append(
+            (
+                barrier.name,
+                str(barrier.stages),
+                str(barrier.arrivals),
+                str(barrier.tx_bytes) if barrier.tx_bytes else "-",
+                barrier.arrives,
+                barrier.waits,
+            )
+        )
+    return (*_columns(rows), *(f"{item.name} (bar {item.id}): {item.comment}" for item in named))
+
+
+def formula(spec: Spec) -> tuple[str, ...]:
+    """What the kernel computes."""
+    scaled = spec.scales.q != "none"
+    product = "q_nope[i].k_nope[j] + q_rope[i].k_rope[j]"
+    score = f"s[i,j] = ({product}) * q_scale[i] * k_scale[j]" if scaled else f"s[i,j] = {product}"
+    mask = "j <= i + kv_len - q_len, else hidden" if spec.mask == "causal" else "every key is visible"
+    p_type = spec.dtypes.qkv
+    lift = " after multiplication by 2^8" if p_type == "e4m3" else ""
+    return (
+        score,
+        f"z[i,j] = softmax_scale * s[i,j];  {mask}",
+        f"o[i,:] = sum_j softmax(z[i,:])[j] * v[j,:];  a row that sees no key is 0",
+        f"P, the numerators of softmax, is rounded to {p_type}{lift}",
+    )
+
+
+def schedule(tiles: Tiles) -> tuple[str, ...]:
+    """A column per role, rows in time."""
+    if tiles.transposes_v:
+        head = ("load", "transpose", "consumer (each in its turn)")
+        rows = [
+            ("Q, K(n)", "", "wait Q, K(n): S = Q*K(n)"),
+            ("K(n-1)", "", "scale, mask, softmax(n) -> P(n); release K(n)"),
+            ("V(n)", "V(n) -> transposed", "wait V(n), K(n-1) | turn"),
+            ("K(n-2)", "", "O += P(n)*V(n), S = Q*K(n-1) | wait, pass the turn on"),
+            ("V(n-1)", "V(n-1) -> transposed", "release V(n); softmax(n-1), O rescaled; release K(n-1)"),
+            ("...", "...", "..."),
+            ("", "V(0) -> transposed", "O += P(0)*V(0); O / row sum -> out"),
+        ]
+    else:
+        head = ("load", "tail", "consumer (each in its turn)")
+        rows = [
+            ("Q, K(n)", "", "wait Q, K(n): S = Q*K(n); release K(n)"),
+            ("K(n-1)", "", "mask, softmax(n) -> P(n)"),
+            ("V(n)", "clear V(n) beyond the end", "wait V(n), K(n-1) | turn"),
+            ("K(n-2)", "", "O += P(n)*V(n), S = Q*K(n-1) | wait, pass the turn on"),
+            ("V(n-1)", "", "release V(n), K(n-1); softmax(n-1), O rescaled"),
+            ("...", "", "..."),
+            ("", "", "O += P(0)*V(0); O / row sum -> out"),
+        ]
+    lines = list(_columns([head, *rows]))
+    lines += ["", *_turns(tiles)]
+    return tuple(lines)
+
+
+def _turns(tiles: Tiles) -> list[str]:
+    """Who has the tensor core: each warpgroup's softmax runs beside the other's products."""
+    lines = []
+    for consumer in range(tiles.consumers):
+        lead = "        " * consumer
+        body = "[PV QK]" + "-softmax-" + "--" * (4 * (tiles.consumers - 2))
+        lines.append(f"consumer {consumer}: {lead}{body}[PV QK]-softmax-..."[:100])
+    return lines
+
+
+def _warps(role: Role) -> str:
+    last = role.first_warp + role.num_warps - 1
+    return str(last) if role.num_warps == 1 else f"{role.first_warp}-{last}"
+
+
+def _columns(rows: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """Left-aligned columns, two blanks apart, without trailing blanks."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return tuple(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
