@@ -10,6 +10,10 @@ from mla_codegen.plan.tiles import Tiles
 WARPS_PER_WARPGROUP = 4
 WARPGROUP_THREADS = 128
 TRANSPOSE_WARPS = 3
+LOAD_ARRIVALS = 1
+"""The lane that issues the bulk copies arrives with the bytes that it expects."""
+SCALED_LOAD_ARRIVALS = 2
+"""That lane, and one lane for the warp when the scales are written."""
 FIRST_NAMED_BARRIER = 1
 """Id 0 belongs to cta_sync (PTX ISA, bar)."""
 
@@ -74,25 +78,28 @@ def plan_named_barriers(tiles: Tiles) -> tuple[NamedBarrier, ...]:
     barriers = []
     for consumer in range(tiles.consumers):
         giver = (consumer - 1) % tiles.consumers
+        threads = 2 * WARPGROUP_THREADS
         barriers.append(
             NamedBarrier(
                 name=f"turn_{consumer}",
                 id=FIRST_NAMED_BARRIER + consumer,
-                threads=2 * WARPGROUP_THREADS,
-                comment=f"{2 * WARPGROUP_THREADS} threads: consumer {consumer} waits, consumer {giver} arrives",
+                threads=threads,
+                comment=f"{threads} threads: consumer {consumer} waits, consumer {giver} arrives",
             )
         )
     return tuple(barriers)
 
 
 def _qk_kinds(tiles: Tiles, tx_bytes: TxBytes) -> tuple[_Kind, ...]:
+    load_arrivals = SCALED_LOAD_ARRIVALS if tiles.has_scales else LOAD_ARRIVALS
+    load_constant = "kScaledLoadArrivals" if tiles.has_scales else "kLoadArrivals"
     return (
         _Kind(
             name="q_full",
             stages=1,
             stages_constant="1",
-            arrivals=1,
-            arrivals_constant="kLoadArrivals",
+            arrivals=load_arrivals,
+            arrivals_constant=load_constant,
             tx_bytes=tx_bytes.q,
             arrives="load",
             waits="consumer",
@@ -101,8 +108,8 @@ def _qk_kinds(tiles: Tiles, tx_bytes: TxBytes) -> tuple[_Kind, ...]:
             name="k_full",
             stages=tiles.k_stages,
             stages_constant="kKStages",
-            arrivals=1,
-            arrivals_constant="kLoadArrivals",
+            arrivals=load_arrivals,
+            arrivals_constant=load_constant,
             tx_bytes=tx_bytes.k,
             arrives="load",
             waits="consumer",
@@ -121,52 +128,61 @@ def _qk_kinds(tiles: Tiles, tx_bytes: TxBytes) -> tuple[_Kind, ...]:
 
 
 def _v_kinds(tiles: Tiles, tx_bytes: TxBytes) -> tuple[_Kind, ...]:
-    consumer_arrivals = tiles.consumers * WARPS_PER_WARPGROUP
-    v_empty_waiter = "transpose" if tiles.transposes_v else "load"
-    v_empty = _Kind(
+    return _transposed_v_kinds(tiles, tx_bytes) if tiles.transposes_v else _plain_v_kinds(tiles, tx_bytes)
+
+
+def _v_empty(tiles: Tiles, *, waits: str) -> _Kind:
+    return _Kind(
         name="v_empty",
         stages=tiles.v_stages,
         stages_constant="kVStages",
-        arrivals=consumer_arrivals,
+        arrivals=tiles.consumers * WARPS_PER_WARPGROUP,
         arrivals_constant="kConsumerArrivals",
         tx_bytes=0,
         arrives="consumer",
-        waits=v_empty_waiter,
+        waits=waits,
     )
-    if tiles.transposes_v:
-        return (
-            _Kind(
-                name="v_raw_full",
-                stages=tiles.v_raw_stages,
-                stages_constant="kVRawStages",
-                arrivals=1,
-                arrivals_constant="kLoadArrivals",
-                tx_bytes=tx_bytes.v,
-                arrives="load",
-                waits="transpose",
-            ),
-            _Kind(
-                name="v_raw_empty",
-                stages=tiles.v_raw_stages,
-                stages_constant="kVRawStages",
-                arrivals=TRANSPOSE_WARPS,
-                arrivals_constant="kTransposeWarps",
-                tx_bytes=0,
-                arrives="transpose",
-                waits="load",
-            ),
-            _Kind(
-                name="v_full",
-                stages=tiles.v_stages,
-                stages_constant="kVStages",
-                arrivals=TRANSPOSE_WARPS,
-                arrivals_constant="kTransposeWarps",
-                tx_bytes=0,
-                arrives="transpose",
-                waits="consumer",
-            ),
-            v_empty,
-        )
+
+
+def _transposed_v_kinds(tiles: Tiles, tx_bytes: TxBytes) -> tuple[_Kind, ...]:
+    """Raw V goes from load to transpose, transposed V from there to the consumers."""
+    return (
+        _Kind(
+            name="v_raw_full",
+            stages=tiles.v_raw_stages,
+            stages_constant="kVRawStages",
+            arrivals=1,
+            arrivals_constant="kLoadArrivals",
+            tx_bytes=tx_bytes.v,
+            arrives="load",
+            waits="transpose",
+        ),
+        _Kind(
+            name="v_raw_empty",
+            stages=tiles.v_raw_stages,
+            stages_constant="kVRawStages",
+            arrivals=TRANSPOSE_WARPS,
+            arrivals_constant="kTransposeWarps",
+            tx_bytes=0,
+            arrives="transpose",
+            waits="load",
+        ),
+        _Kind(
+            name="v_full",
+            stages=tiles.v_stages,
+            stages_constant="kVStages",
+            arrivals=TRANSPOSE_WARPS,
+            arrivals_constant="kTransposeWarps",
+            tx_bytes=0,
+            arrives="transpose",
+            waits="consumer",
+        ),
+        _v_empty(tiles, waits="transpose"),
+    )
+
+
+def _plain_v_kinds(tiles: Tiles, tx_bytes: TxBytes) -> tuple[_Kind, ...]:
+    """V goes from load to the consumers; the tail warp clears what lies beyond the sequence, once."""
     return (
         _Kind(
             name="v_full",
@@ -178,7 +194,7 @@ def _v_kinds(tiles: Tiles, tx_bytes: TxBytes) -> tuple[_Kind, ...]:
             arrives="load",
             waits="consumer and tail",
         ),
-        v_empty,
+        _v_empty(tiles, waits="load"),
         _Kind(
             name="v_tail_cleared",
             stages=1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from mla_codegen import digest
@@ -20,20 +21,22 @@ from mla_codegen.plan.model import (
     Variant,
     VLoad,
 )
-from mla_codegen.plan.support import unsupported
-from mla_codegen.plan.tiles import Tiles, register_faults, resolve_tiles, shallower, stage_choices
+from mla_codegen.plan.support import ARCHES, unsupported
+from mla_codegen.plan.tiles import Tiles, resolve_tiles, smaller, tile_choices
 from mla_codegen.plan.v_chunks import v_transposed_chunks
 
 if TYPE_CHECKING:
     from mla_codegen.spec import Spec
 
 _TEMPLATE = "sm90_mla_prefill.cu.j2"
-_SMEM_FIELDS = (
-    "tile.block_m",
-    "tile.block_n",
+_REPORTED_BARRIERS = 16
+"""What ptxas reports where the id of a named barrier is computed at run time."""
+_SIZE_FIELDS = (
     "pipeline.kv_stages",
     "pipeline.v_stages",
     "pipeline.v_raw_stages",
+    "tile.block_n",
+    "tile.block_m",
     "schedule.consumers",
 )
 
@@ -41,59 +44,58 @@ _SMEM_FIELDS = (
 def make_plan(spec: Spec, *, debug: bool = False) -> Plan:
     """The plan of a spec; the same spec gives the same plan everywhere.
 
-    ``debug`` makes every barrier wait give up after a time limit and report who waited for what. Raises PlanError with
-    every diagnostic found, each at the place of its field in the spec's file.
+    ``debug`` makes every barrier wait give up after a time limit and report who waited for what. Raises
+    PlanError with every diagnostic found, each at the place of its field in the spec's file.
     """
-    _raise_if(spec, unsupported(spec))
     limits = ARCHS[spec.arch]
-    tiles, choices, faults = resolve_tiles(spec)
-    registers = roles.split_registers(tiles, limits)
-    faults += register_faults(spec, tiles, registers.consumer)
+    tiles, faults = resolve_tiles(spec)
+    refused = unsupported(spec)
+    if refused:
+        _raise_if(spec, refused + (faults if spec.arch in ARCHES else ()))
     has_scales = spec.scales.q != "none"
     tiles, memory = _fit(spec, tiles, has_scales, limits)
-    faults += smem.smem_faults(memory, tiles, arch=spec.arch, asked=_asked(spec))
+    asked = _asked(spec)
+    faults += roles.register_faults(tiles, limits, asked=asked)
+    faults += smem.smem_faults(memory, tiles, arch=spec.arch, has_scales=has_scales, asked=asked)
     _raise_if(spec, faults)
+    registers = roles.split_registers(tiles, limits)
     variant = _variant(spec, tiles, memory, registers, has_scales, debug=debug)
-    plan = _plan(spec, tiles, variant, choices + stage_choices(spec, tiles), has_scales, debug=debug)
+    plan = _plan(spec, tiles, variant, tile_choices(spec, tiles), has_scales, debug=debug)
     broken = checks.broken_invariants(plan, limits)
     assert not broken, f"the planner broke its own rules: {'; '.join(broken)}"
     return plan
 
 
 def _fit(spec: Spec, tiles: Tiles, has_scales: bool, limits: ArchLimits) -> tuple[Tiles, Smem]:
-    """The deepest rings that fit, or the shallowest that ``auto`` may take."""
+    """The largest of the tiles that ``auto`` may take and that fit, or the smallest of them."""
     while True:
         memory = smem.plan_smem(
             tiles,
-            num_mbars=barriers.num_mbars(tiles),
+            mbarriers=barriers.num_mbars(tiles),
             has_scales=has_scales,
             limit_bytes=limits.smem_per_cta_bytes,
         )
-        smaller = None if smem.fits(memory) else shallower(spec, tiles)
-        if smaller is None:
+        less = None if smem.fits(memory) else smaller(spec, tiles)
+        if less is None:
             return tiles, memory
-        tiles = smaller
+        tiles = less
 
 
 def _asked(spec: Spec) -> tuple[str, ...]:
-    """The fields that decide about shared memory and that the user set."""
-    return tuple(
-        field for field in _SMEM_FIELDS if getattr(getattr(spec, field.split(".")[0]), field.split(".")[1]) != "auto"
-    )
+    """The fields that decide about shared memory and registers and that the user set."""
+    return tuple(field for field in _SIZE_FIELDS if attrgetter(field)(spec) != "auto")
 
 
 def _variant(
     spec: Spec, tiles: Tiles, memory: Smem, registers: roles.Registers, has_scales: bool, *, debug: bool
 ) -> Variant:
-    maps = tma.plan_tensor_maps(
-        tiles, qkv=spec.dtypes.qkv, rope=spec.dtypes.rope_mma, has_scales=has_scales
-    )
+    qkv, rope = spec.dtypes.qkv, spec.dtypes.rope_mma
+    maps = tma.plan_tensor_maps(tiles, qkv=qkv, rope=rope)
     tx_bytes = tma.tx_bytes(maps)
     mbarriers = barriers.plan_mbarriers(tiles, tx_bytes)
     named = barriers.plan_named_barriers(tiles)
     role_list = roles.plan_roles(tiles, registers)
     chunks = v_transposed_chunks(tiles)
-    threads = roles.num_threads(tiles)
     return Variant(
         name="main",
         namespace=f"mla::{spec.name}",
@@ -102,7 +104,7 @@ def _variant(
         partials=_partials(spec, tiles, has_scales),
         constants=constants.plan_constants(
             tiles,
-            qkv=spec.dtypes.qkv,
+            qkv=qkv,
             registers=registers,
             roles=role_list,
             tx_bytes=tx_bytes,
@@ -119,19 +121,23 @@ def _variant(
         v_transposed_chunks=chunks,
         tensor_maps=maps,
         params=call.plan_params(has_scales=has_scales),
-        launch=Launch(
-            threads=threads,
-            smem_bytes=memory.sizeof_bytes,
-            block_m=tiles.block_m,
-            block_n=tiles.block_n,
-            grid_y_limit=constants.GRID_Y_LIMIT,
-            launch_registers=registers.launch,
-            reported_barriers=16,
-        ),
+        launch=_launch(tiles, memory, registers),
         smem_table=text.smem_table(memory),
         role_table=text.role_table(role_list),
         barrier_table=text.barrier_table(mbarriers, named),
         schedule=text.schedule(tiles),
+    )
+
+
+def _launch(tiles: Tiles, memory: Smem, registers: roles.Registers) -> Launch:
+    return Launch(
+        threads=roles.num_threads(tiles),
+        smem_bytes=memory.sizeof_bytes,
+        block_m=tiles.block_m,
+        block_n=tiles.block_n,
+        grid_y_limit=constants.GRID_Y_LIMIT,
+        launch_registers=registers.launch,
+        reported_barriers=_REPORTED_BARRIERS,
     )
 
 
@@ -199,12 +205,10 @@ def _device_primitives(spec: Spec, tiles: Tiles, has_scales: bool, *, debug: boo
     names.append("mbarrier_wait_debug" if debug else "mbarrier_wait")
     names += ["fence", "tma", "shared_memory"]
     if has_scales:
-        names += ["ld_shared_f32", "ld_shared_v2_f32"]
+        names += ["ld_shared_f32", "ld_shared_v2_f32", "st_shared_f32", "ld_global_f32"]
     names.append("matrix_transpose" if tiles.transposes_v else "st_shared_v4_u32")
-    names += ["global_memory", "st_global_v4_u32" if spec.dtypes.out == "bf16" else "st_global_v2_f32"]
-    conversions = {"bf16" if kind == "bf16" else "e4m3" for kind in (spec.dtypes.qkv,)}
-    if spec.dtypes.out == "bf16":
-        conversions.add("bf16")
+    names += ["ld_global_i32", "st_global_v4_u32" if spec.dtypes.out == "bf16" else "st_global_v2_f32"]
+    conversions = {spec.dtypes.qkv, "bf16"} if spec.dtypes.out == "bf16" else {spec.dtypes.qkv}
     names += [f"convert_{kind}" for kind in sorted(conversions)]
     names += ["math", "setmaxnreg", "wgmma"]
     return tuple(f"primitives/device/{name}.cuh" for name in names)

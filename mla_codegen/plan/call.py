@@ -16,19 +16,18 @@ def plan_arguments(spec: Spec, *, has_scales: bool) -> tuple[Argument, ...]:
     nope, rope_depth, ov = str(spec.dims.nope), str(spec.dims.rope), str(spec.dims.v)
     rows = [
         ("q_nope", qkv, ("total_q", "heads", nope), "tensor", "queries, not rotated"),
-        ("q_rope", rope, ("total_q", "heads", rope_depth), "tensor", "queries, rotated; divided by q_scale"),
+        ("q_rope", rope, ("total_q", "heads", rope_depth), "tensor", "queries, rotated"),
         ("k_nope", qkv, ("total_k", "heads", nope), "tensor", "keys, not rotated"),
-        ("k_rope", rope, ("total_k", "1", rope_depth), "tensor", "keys, rotated, one head; divided by k_scale"),
+        ("k_rope", rope, ("total_k", "1", rope_depth), "tensor", "keys, rotated, one head"),
         ("v", qkv, ("total_k", "heads", ov), "tensor", "values"),
     ]
     if has_scales:
+        rows[1] = (*rows[1][:4], "queries, rotated; divided by q_scale")
+        rows[3] = (*rows[3][:4], "keys, rotated, one head; divided by k_scale")
         rows += [
             ("q_scale", "f32", ("total_q",), "scale", "what q_nope and q_rope are multiplied by, per token"),
             ("k_scale", "f32", ("total_k",), "scale", "what k_nope and k_rope are multiplied by, per token"),
         ]
-    else:
-        rows[1] = (*rows[1][:4], "queries, rotated")
-        rows[3] = (*rows[3][:4], "keys, rotated, one head")
     rows += [
         ("cu_seqlens_q", "i32", ("batch + 1",), "lengths", "cumulative query lengths"),
         ("cu_seqlens_k", "i32", ("batch + 1",), "lengths", "cumulative key lengths"),
@@ -58,8 +57,10 @@ def plan_params(*, has_scales: bool) -> tuple[ParamField, ...]:
     ]
     if has_scales:
         rows += [
-            ("i32", "q_scale_first", "elements from the 16-byte aligned base of the map to q_scale[0]"),
-            ("i32", "k_scale_first", "the same for k_scale"),
+            ("const float*", "q_scale", "[total_q]"),
+            ("const float*", "k_scale", "[total_k]"),
+            ("i64", "q_scale_token_stride", "elements from one token to the next"),
+            ("i64", "k_scale_token_stride", "the same for k_scale"),
         ]
     rows.append(("float", "scale_log2", "softmax_scale * log2(e)"))
     return tuple(ParamField(ctype=ctype, name=name, comment=comment) for ctype, name, comment in rows)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from mla_codegen.arch import ArchLimits
 from mla_codegen.plan.barriers import WARPS_PER_WARPGROUP
-from mla_codegen.plan.model import Plan, Variant
+from mla_codegen.plan.model import Mbarrier, Plan, TensorMap, Variant
+
+_ELEMENT_BYTES = {"u8": 1, "float": 4, "u64": 8}
+_DTYPE_BYTES = {"e4m3": 1, "bf16": 2, "f16": 2, "f32": 4}
+_ONE_LANE_ROLES = ("load", "tail")
+"""Roles of which one lane of one warp arrives; of the others one lane of every warp does."""
+_SCALED_BARRIERS = ("q_full", "k_full")
+"""Barriers on which the load warp arrives a second time for the scales, where there are any."""
 
 
 def broken_invariants(plan: Plan, limits: ArchLimits) -> tuple[str, ...]:
@@ -22,54 +30,88 @@ def _broken(variant: Variant, limits: ArchLimits) -> Iterator[str]:
 
 
 def _broken_smem(variant: Variant, limits: ArchLimits) -> Iterator[str]:
-    end = 0
-    for field in variant.smem.fields:
+    smem, end = variant.smem, 0
+    for field in smem.fields:
         if field.offset_bytes < end:
-            yield f"{field.name} starts at {field.offset_bytes}, before the field in front of it ends at {end}"
+            yield f"{field.name} starts at {field.offset_bytes}, the field before it ends at {end}"
         if field.offset_bytes % field.align_bytes:
             yield f"{field.name} at {field.offset_bytes} is not aligned to {field.align_bytes}"
+        if field.size_bytes != field.count * _ELEMENT_BYTES[field.element]:
+            yield f"{field.name} has {field.size_bytes} bytes, {field.count} elements of {field.element}"
+        if smem.align_bytes % field.align_bytes:
+            yield f"{field.name} is aligned to {field.align_bytes}, the struct to {smem.align_bytes} only"
         end = field.offset_bytes + field.size_bytes
-    if end != variant.smem.used_bytes:
-        yield f"the fields end at {end}, used_bytes is {variant.smem.used_bytes}"
-    if variant.smem.sizeof_bytes > limits.smem_per_cta_bytes:
-        yield f"{variant.smem.sizeof_bytes} bytes of shared memory exceed {limits.smem_per_cta_bytes}"
-    if variant.launch.smem_bytes != variant.smem.sizeof_bytes:
-        yield f"the launch asks for {variant.launch.smem_bytes} bytes, the struct has {variant.smem.sizeof_bytes}"
+    if end != smem.used_bytes:
+        yield f"the fields end at {end}, used_bytes is {smem.used_bytes}"
+    if smem.sizeof_bytes != -(-end // smem.align_bytes) * smem.align_bytes:
+        yield f"sizeof is {smem.sizeof_bytes}, {end} bytes are rounded up to {smem.align_bytes}"
+    if smem.sizeof_bytes > limits.smem_per_cta_bytes:
+        yield f"{smem.sizeof_bytes} bytes of shared memory exceed {limits.smem_per_cta_bytes}"
+    if variant.launch.smem_bytes != smem.sizeof_bytes:
+        yield f"the launch asks for {variant.launch.smem_bytes} bytes, the struct has {smem.sizeof_bytes}"
 
 
 def _broken_barriers(variant: Variant, limits: ArchLimits) -> Iterator[str]:
     index = 0
-    warps = {role.name: role.num_warps for role in variant.roles}
     issued = _issued_bytes(variant)
     for barrier in variant.mbarriers:
         if barrier.first_index != index:
             yield f"{barrier.name} starts at index {barrier.first_index}, the one before it ends at {index}"
         index += barrier.stages
-        expected = 1 if barrier.arrives in ("load", "tail") else warps[barrier.arrives]
-        if barrier.arrivals != expected:
-            yield f"{barrier.name} expects {barrier.arrivals} arrivals, {expected} threads arrive"
-        if barrier.tx_bytes != issued.get(barrier.name, 0):
-            yield f"{barrier.name} expects {barrier.tx_bytes} bytes, its copies bring {issued.get(barrier.name, 0)}"
+        arriving = _arriving_threads(variant, barrier)
+        if barrier.arrivals != arriving:
+            yield f"{barrier.name} expects {barrier.arrivals} arrivals, {arriving} threads arrive"
+        brought = issued.get(barrier.name, 0)
+        if barrier.tx_bytes != brought:
+            yield f"{barrier.name} expects {barrier.tx_bytes} bytes, its copies bring {brought}"
+        yield from _broken_constants(variant, barrier)
     if index != variant.num_mbars:
         yield f"the barriers are {index}, num_mbars is {variant.num_mbars}"
+    room = {field.name: field.count for field in variant.smem.fields}.get("mbar_base")
+    if room != variant.num_mbars:
+        yield f"mbar_base has room for {room} barriers, num_mbars is {variant.num_mbars}"
+    yield from _broken_named_barriers(variant, limits)
+
+
+def _arriving_threads(variant: Variant, barrier: Mbarrier) -> int:
+    warps = {role.name: role.num_warps for role in variant.roles}
+    if barrier.name in _SCALED_BARRIERS and variant.features.has_scales:
+        return 2
+    return 1 if barrier.arrives in _ONE_LANE_ROLES else warps.get(barrier.arrives, 0)
+
+
+def _broken_constants(variant: Variant, barrier: Mbarrier) -> Iterator[str]:
+    """What the source says by name is what the plan says by number."""
+    literals = {item.name: item.literal for group in variant.constants for item in group.constants}
+    pairs = ((barrier.stages_constant, barrier.stages), (barrier.arrivals_constant, barrier.arrivals))
+    for name, value in pairs:
+        literal = literals.get(name, name)
+        if literal != str(value):
+            yield f"{barrier.name} has {value} where the source says {name}, which is {literal}"
+
+
+def _broken_named_barriers(variant: Variant, limits: ArchLimits) -> Iterator[str]:
     ids = [barrier.id for barrier in variant.named_barriers]
     if len(set(ids)) != len(ids) or not all(0 < item < limits.named_barriers for item in ids):
         yield f"named barrier ids {ids} are not distinct numbers from 1 to {limits.named_barriers - 1}"
+    for barrier in variant.named_barriers:
+        if barrier.threads % limits.warp_threads or not 0 < barrier.threads <= variant.launch.threads:
+            yield f"{barrier.name} is for {barrier.threads} threads, not whole warps of the CTA"
 
 
 def _issued_bytes(variant: Variant) -> dict[str, int]:
     """Bytes that the copies of one phase bring to each full barrier, from the boxes."""
-    barrier_of = {"q_nope": "q_full", "q_rope": "q_full", "q_scale": "q_full"}
-    barrier_of |= {"k_nope": "k_full", "k_rope": "k_full", "k_scale": "k_full", "v": variant.v_load.full}
-    element = {"e4m3": 1, "bf16": 2, "f16": 2, "f32": 4}
+    barrier_of = {"q_nope": "q_full", "q_rope": "q_full"}
+    barrier_of |= {"k_nope": "k_full", "k_rope": "k_full", "v": variant.v_load.full}
     total: dict[str, int] = {}
     for item in variant.tensor_maps:
-        elements = 1
-        for extent in item.box:
-            elements *= extent
         name = barrier_of[item.argument]
-        total[name] = total.get(name, 0) + elements * element[item.dtype] * item.issues
+        total[name] = total.get(name, 0) + _box_bytes(item) * item.issues
     return total
+
+
+def _box_bytes(item: TensorMap) -> int:
+    return math.prod(item.box) * _DTYPE_BYTES[item.dtype]
 
 
 def _broken_roles(variant: Variant, limits: ArchLimits) -> Iterator[str]:
@@ -80,7 +122,15 @@ def _broken_roles(variant: Variant, limits: ArchLimits) -> Iterator[str]:
         warp += role.num_warps
     if warp * limits.warp_threads != variant.launch.threads:
         yield f"the roles have {warp} warps, the launch {variant.launch.threads} threads"
-    pool = variant.launch.threads * variant.launch.launch_registers
+    yield from _broken_registers(variant, limits)
+
+
+def _broken_registers(variant: Variant, limits: ArchLimits) -> Iterator[str]:
+    """The pool of setmaxnreg is what the launch allocates; a warpgroup that asks for more waits for ever."""
+    launch = variant.launch
+    cap = limits.launch_cap_regs(launch.threads)
+    if launch.launch_registers > cap:
+        yield f"the launch has {launch.launch_registers} registers a thread, it can have {cap}"
     by_warpgroup: dict[int, set[int]] = {}
     used = 0
     for role in variant.roles:
@@ -89,6 +139,7 @@ def _broken_roles(variant: Variant, limits: ArchLimits) -> Iterator[str]:
         used += role.registers * role.num_warps * limits.warp_threads
         for index in range(role.first_warp, role.first_warp + role.num_warps):
             by_warpgroup.setdefault(index // WARPS_PER_WARPGROUP, set()).add(role.registers)
+    pool = launch.threads * launch.launch_registers
     if used > pool:
         yield f"the warpgroups take {used} registers, the launch allocates {pool}"
     for index, values in by_warpgroup.items():
@@ -102,3 +153,7 @@ def _broken_maps(variant: Variant, limits: ArchLimits) -> Iterator[str]:
             yield f"{item.name} has a box of {len(item.box)} dimensions and {len(item.axes)} axes"
         if any(not 0 < extent <= limits.tensor_map_box_elems for extent in item.box):
             yield f"{item.name} has box {item.box}, each extent is at most {limits.tensor_map_box_elems}"
+        if item.issue_bytes != _box_bytes(item):
+            yield f"{item.name} issues {item.issue_bytes} bytes, its box has {_box_bytes(item)}"
+        if item.swizzle_bytes and item.box[0] * _DTYPE_BYTES[item.dtype] != item.swizzle_bytes:
+            yield f"{item.name} has box {item.box}, its rows are not {item.swizzle_bytes} bytes wide"

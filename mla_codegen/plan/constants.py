@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from mla_codegen.plan.barriers import TRANSPOSE_WARPS, WARPS_PER_WARPGROUP, TxBytes
+from mla_codegen.plan.barriers import (
+    LOAD_ARRIVALS,
+    SCALED_LOAD_ARRIVALS,
+    TRANSPOSE_WARPS,
+    WARPS_PER_WARPGROUP,
+    TxBytes,
+)
 from mla_codegen.plan.model import Constant, ConstantGroup, Role, VTransposedChunk
 from mla_codegen.plan.roles import Registers, num_threads
 from mla_codegen.plan.smem import k_scale_stride_bytes
@@ -14,7 +20,7 @@ GRID_Y_LIMIT = 65535
 HEAD_GROUP = 8
 """Heads whose tiles are launched together: their K and V stay in the L2 cache while all query tiles pass."""
 LIFT_LOG2 = {"e4m3": 8.0, "bf16": 0.0}
-"""P is multiplied by 2 to this: e4m3 reaches 448, so 2^8 uses its range down to 2^-17 of the row's maximum."""
+"""P is multiplied by 2 to this: e4m3 reaches 448, so 2^8 uses its range down to 2^-17 of the row's top."""
 SMALLEST_FACTOR_LOG2 = -100
 """Stands in for a factor of 0; logits below 2^-60 times any score are 0 in fp32 all the same."""
 
@@ -79,7 +85,12 @@ def _threads(tiles: Tiles, registers: Registers, roles: tuple[Role, ...]) -> Con
         ("int", "kProducerRegisters", registers.producer, "per thread, after setmaxnreg"),
         ("int", "kConsumerRegisters", registers.consumer, "per thread, after setmaxnreg"),
         ("u32", "kTurnThreads", 256, "the warpgroup whose turn it is and the one before it"),
-        ("u32", "kLoadArrivals", 1, "the lane that issues the copies"),
+        ("u32", "kLoadArrivals", LOAD_ARRIVALS, "the lane that issues the bulk copies"),
+        *(
+            [("u32", "kScaledLoadArrivals", SCALED_LOAD_ARRIVALS, "that lane, and one for the scales")]
+            if tiles.has_scales
+            else []
+        ),
         ("u32", "kConsumerArrivals", WARPS_PER_WARPGROUP * tiles.consumers, "one lane per consumer warp"),
         *(
             [("u32", "kTransposeWarps", TRANSPOSE_WARPS, "one lane of each arrives")]
@@ -117,7 +128,8 @@ def _chunks(tiles: Tiles) -> ConstantGroup:
 
 def _bytes(tiles: Tiles, tx_bytes: TxBytes, has_scales: bool) -> ConstantGroup:
     k_nope = tiles.block_n * tiles.nope_depth * tiles.qkv_bytes
-    scales = " + scales" if has_scales else ""
+    k_scale = k_scale_stride_bytes(tiles)
+    out_row_units = tiles.ov_depth * tiles.out_bytes // (16 if tiles.out_bytes == 2 else 8)
     return _group(
         "Bytes",
         ("u32", "kQNopeChunkBytes", tiles.block_m * SWIZZLE_BYTES, "kBlockM * 128"),
@@ -129,29 +141,26 @@ def _bytes(tiles: Tiles, tx_bytes: TxBytes, has_scales: bool) -> ConstantGroup:
         ("u32", "kKRopeOffset", k_nope, "of K_rope in a stage: after K_nope"),
         ("u32", "kVStageBytes", tiles.v_stage_bytes, "V of kBlockN keys"),
         ("u32", "kConsumerRowBytes", 64 * SWIZZLE_BYTES, "64 rows * 128: one consumer's part of a Q chunk"),
-        ("u32", "kQTxBytes", tx_bytes.q, f"Q_nope + Q_rope{scales}, whole boxes"),
-        ("u32", "kKTxBytes", tx_bytes.k, f"K_nope + K_rope{scales}, whole boxes"),
+        ("u32", "kQTxBytes", tx_bytes.q, "Q_nope + Q_rope, whole boxes"),
+        ("u32", "kKTxBytes", tx_bytes.k, "K_nope + K_rope, whole boxes"),
         ("u32", "kVTxBytes", tx_bytes.v, "V, whole boxes"),
-        *([("u32", "kKScaleStageBytes", k_scale_stride_bytes(tiles), "scales of kBlockN keys")] if has_scales else []),
+        *([("u32", "kKScaleStageBytes", k_scale, "scales of kBlockN keys")] if has_scales else []),
         ("i64", "kOutBytes", tiles.out_bytes, "per output element"),
-        (
-            "u32",
-            "kOutRowUnits",
-            tiles.ov_depth * tiles.out_bytes // (16 if tiles.out_bytes == 2 else 8),
-            "stores per output row",
-        ),
+        ("u32", "kOutRowUnits", out_row_units, "stores per output row"),
     )
 
 
 def _transposed(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantGroup:
+    columns = tiles.ov_depth // 32
     rows: list[tuple[str, str, object, str]] = [
-        ("u32", "kVColumnGroups", tiles.ov_depth // 32, "groups of 32 V columns"),
-        ("u32", "kTransposeTasks", tiles.block_n // 16 * (tiles.ov_depth // 32), "pieces of 16 tokens x 32 columns"),
+        ("u32", "kVColumnGroups", columns, "groups of 32 V columns"),
+        ("u32", "kTransposeTasks", tiles.block_n // 16 * columns, "pieces of 16 tokens x 32 columns"),
     ]
     for chunk in chunks:
         first, last = chunk.first_token, chunk.first_token + chunk.width_bytes
+        tokens = f"tokens {first} to {last - 1}, in groups of 16"
         rows += [
-            ("u32", f"{chunk.prefix}GroupBegin", first // 16, f"tokens {first} to {last - 1}, in groups of 16"),
+            ("u32", f"{chunk.prefix}GroupBegin", first // 16, tokens),
             ("u32", f"{chunk.prefix}GroupEnd", last // 16, "one past its last group"),
             ("u32", f"{chunk.prefix}Offset", chunk.offset_bytes, "bytes in a stage: kOvDepth * first token"),
             ("u32", f"{chunk.prefix}Width", chunk.width_bytes, "bytes of a row, and swizzle width"),
@@ -185,9 +194,14 @@ def _registers(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantGr
 
 def _numbers(qkv: str, tiles: Tiles) -> ConstantGroup:
     lift = LIFT_LOG2[qkv]
-    smallest = float(2.0**SMALLEST_FACTOR_LOG2)
+    smallest = float(2.0**SMALLEST_FACTOR_LOG2).hex()
     return _group(
         "Numbers",
         ("float", "kLiftLog2", f"{lift.hex()}f", f"{lift:g}: log2 of what P is multiplied by"),
-        ("float", "kSmallestFactor", f"{smallest.hex()}f", f"2^{SMALLEST_FACTOR_LOG2}: stands in for a factor of 0"),
+        (
+            "float",
+            "kSmallestFactor",
+            f"{smallest}f",
+            f"2^{SMALLEST_FACTOR_LOG2}: stands in for a factor of 0",
+        ),
     )

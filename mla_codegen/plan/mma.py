@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from mla_codegen.plan.model import MmaAtom, MmaFamily, MmaNames
 from mla_codegen.plan.tiles import Tiles
 
@@ -10,11 +12,46 @@ SWIZZLE_MODES = {128: 1, 64: 2, 32: 3}
 _OPERANDS_PER_LINE = 12
 _A_DESCRIPTOR = "u64 a"
 _A_REGISTERS = "u32 a0, u32 a1, u32 a2, u32 a3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Family:
+    kind: str
+    k: int
+    a_parameters: str
+    transpose: str | None
+    comment: str
+
+
 _FAMILIES = {
-    "wgmma_e4m3_ss": ("e4m3", 32, _A_DESCRIPTOR, None, "A (64 x 32) and B (N x 32) e4m3 in shared memory, K-major"),
-    "wgmma_e4m3_rs": ("e4m3", 32, _A_REGISTERS, None, "A (64 x 32) e4m3 in registers, B (N x 32) in shared memory, K-major"),
-    "wgmma_bf16_ss": ("bf16", 16, _A_DESCRIPTOR, "0, 0", "A (64 x 16) and B (N x 16) bf16 in shared memory, K-major"),
-    "wgmma_bf16_rs_mn": ("bf16", 16, _A_REGISTERS, "1", "A (64 x 16) bf16 in registers, B (16 x N) in shared memory, MN-major"),
+    "wgmma_e4m3_ss": _Family(
+        kind="e4m3",
+        k=32,
+        a_parameters=_A_DESCRIPTOR,
+        transpose=None,
+        comment="A (64 x 32) and B (N x 32) e4m3 in shared memory, K-major",
+    ),
+    "wgmma_e4m3_rs": _Family(
+        kind="e4m3",
+        k=32,
+        a_parameters=_A_REGISTERS,
+        transpose=None,
+        comment="A (64 x 32) e4m3 in registers, B (N x 32) in shared memory, K-major",
+    ),
+    "wgmma_bf16_ss": _Family(
+        kind="bf16",
+        k=16,
+        a_parameters=_A_DESCRIPTOR,
+        transpose="0, 0",
+        comment="A (64 x 16) and B (N x 16) bf16 in shared memory, K-major",
+    ),
+    "wgmma_bf16_rs_mn": _Family(
+        kind="bf16",
+        k=16,
+        a_parameters=_A_REGISTERS,
+        transpose="1",
+        comment="A (64 x 16) bf16 in registers, B (16 x N) in shared memory, MN-major",
+    ),
 }
 
 
@@ -37,15 +74,15 @@ def mma_atoms(tiles: Tiles) -> tuple[MmaAtom, ...]:
 def mma_families(atoms: tuple[MmaAtom, ...]) -> tuple[MmaFamily, ...]:
     """The wrappers that the atoms specialise."""
     return tuple(
-        MmaFamily(function=name, a_parameters=_FAMILIES[name][2], comment=_FAMILIES[name][4])
+        MmaFamily(function=name, a_parameters=_FAMILIES[name].a_parameters, comment=_FAMILIES[name].comment)
         for name in dict.fromkeys(atom.function for atom in atoms)
     )
 
 
 def _atom(function: str, n: int) -> MmaAtom:
-    kind, k, a_parameters, transpose, _ = _FAMILIES[function]
+    family = _FAMILIES[function]
     count = n // 2
-    in_registers = a_parameters == _A_REGISTERS
+    in_registers = family.a_parameters == _A_REGISTERS
     a_count = 4 if in_registers else 1
     a_operands = ", ".join(f"%{count + i}" for i in range(a_count))
     b = count + a_count
@@ -55,12 +92,12 @@ def _atom(function: str, n: int) -> MmaAtom:
         function=function,
         n=n,
         accumulators=count,
-        a_parameters=a_parameters,
-        instruction=f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.f32.{kind}.{kind}",
+        a_parameters=family.a_parameters,
+        instruction=f"wgmma.mma_async.sync.aligned.m64n{n}k{family.k}.f32.{family.kind}.{family.kind}",
         accumulator_operands=_operand_lines(count),
         ab_operands=f"{a_text}, %{b}",
         predicate_operand=f"%{b + 1}",
-        immediates="1, 1" if transpose is None else f"1, 1, {transpose}",
+        immediates="1, 1" if family.transpose is None else f"1, 1, {family.transpose}",
         accumulator_constraints=_constraint_lines(count),
         input_constraints=(", ".join([*a_inputs, '"l"(b)', '"r"(accumulate)']),),
     )

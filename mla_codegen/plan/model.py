@@ -1,9 +1,9 @@
 """The plan: every number, name and choice of one generated file, as frozen data.
 
-A plan is made by :func:`mla_codegen.plan.make_plan`, printed by the templates and read back from ``plan.json`` by the
-runtime and the emulator. Nothing here computes: whatever is derived has been derived by the builder. Sizes carry their
-unit in the name (``_bytes``, ``_threads``, ``_registers``); bytes are 8 bits, offsets count from the start of
-``MLASmemStorage``.
+A plan is made by :func:`mla_codegen.plan.make_plan`, printed by the templates and read back from
+``plan.json`` by the runtime and the emulator. Nothing here computes: whatever is derived has been derived by
+the builder. Sizes carry their unit in the name (``_bytes``, ``_threads``, ``_registers``); bytes are 8 bits,
+offsets count from the start of ``MLASmemStorage``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 PLAN_SCHEMA = 1
+_OPTIONAL = ("source_digest",)
+"""Keys that a plan.json may lack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,10 @@ class SeedConstant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smem:
-    """The map of ``MLASmemStorage``; ``used_bytes`` ends at the last field, ``sizeof_bytes`` is rounded to the alignment."""
+    """The map of ``MLASmemStorage``.
+
+    ``used_bytes`` ends at the last field, ``sizeof_bytes`` is rounded up to the alignment.
+    """
 
     fields: tuple[SmemField, ...]
     constants: tuple[SeedConstant, ...]
@@ -84,8 +89,9 @@ class Smem:
 class Mbarrier:
     """``stages`` transaction barriers of one kind, at consecutive indices of ``mbar_base``.
 
-    ``parameter`` and ``stage`` are the C++ parameter of its accessor and what indexes it (``u32 stage`` and ``stage``, or
-    nothing and ``0``); ``stages_constant`` and ``arrivals_constant`` name the numbers in the generated source.
+    ``parameter`` and ``stage`` are the C++ parameter of its accessor and what indexes it (``u32 stage`` and
+    ``stage``, or nothing and ``0``); ``stages_constant`` and ``arrivals_constant`` name the numbers in the
+    generated source.
     """
 
     name: str
@@ -163,7 +169,7 @@ class MmaNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VTransposedChunk:
-    """A piece of the transposed V tile: each of its rows (one V column) holds ``width_bytes`` one-byte tokens.
+    """A piece of the transposed V tile: each row (one V column) holds ``width_bytes`` one-byte tokens.
 
     ``prefix`` starts the names of its constants; ``name`` is its descriptor in ``issue_pv``.
     """
@@ -192,8 +198,8 @@ class VLoad:
 class TensorMap:
     """A tensor map and the box that one issue copies; dimensions innermost first.
 
-    ``axes`` says, per dimension, what extent and stride are taken from: ``depth``, ``tokens`` or ``heads`` of the
-    argument. ``issues`` boxes of ``issue_bytes`` fill one tile.
+    ``axes`` says, per dimension, what extent and stride are taken from: ``depth``, ``tokens`` or ``heads`` of
+    the argument. ``issues`` boxes of ``issue_bytes`` fill one tile.
     """
 
     name: str
@@ -320,6 +326,9 @@ class Plan:
     variants: tuple[Variant, ...]
     source_digest: str | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spec", _read_only(self.spec))
+
     def to_mapping(self) -> dict[str, Any]:
         """Plain JSON-able data, keys in declared order."""
         return _plain(self)
@@ -334,13 +343,21 @@ class Plan:
         schema = data.get("plan_schema")
         if schema != PLAN_SCHEMA:
             raise ValueError(
-                f"plan.json has plan_schema {schema!r}, this version reads {PLAN_SCHEMA}; build the spec again"
+                f"plan.json has plan_schema {schema!r}, this version reads {PLAN_SCHEMA}; "
+                "build the spec again"
             )
         return _build(cls, data)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
         return cls.from_mapping(json.loads(text))
+
+
+def _read_only(value: Any) -> Any:
+    """Mappings and lists, at every depth, as what nobody can change."""
+    if isinstance(value, Mapping):
+        return types.MappingProxyType({key: _read_only(item) for key, item in value.items()})
+    return tuple(_read_only(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 def _plain(value: Any) -> Any:
@@ -360,7 +377,14 @@ def _build(annotation: Any, value: Any) -> Any:
         names = {field.name for field in dataclasses.fields(annotation)}
         unknown = sorted(set(value) - names)
         if unknown:
-            raise ValueError(f"plan.json has unknown key {unknown[0]!r} in {annotation.__name__}; build the spec again")
+            raise ValueError(
+                f"plan.json has unknown key {unknown[0]!r} in {annotation.__name__}; build the spec again"
+            )
+        missing = sorted(name for name in names - set(value) if name not in _OPTIONAL)
+        if missing:
+            raise ValueError(
+                f"plan.json has no key {missing[0]!r} in {annotation.__name__}; build the spec again"
+            )
         return annotation(**{name: _build(hints[name], value[name]) for name in names if name in value})
     if typing.get_origin(annotation) is tuple:
         item = typing.get_args(annotation)[0]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mla_codegen.arch import ArchLimits
+from mla_codegen.errors import Diagnostic
 from mla_codegen.plan.barriers import TRANSPOSE_WARPS, WARPGROUP_THREADS, WARPS_PER_WARPGROUP
 from mla_codegen.plan.model import Role
-from mla_codegen.plan.tiles import Tiles
+from mla_codegen.plan.tiles import SMALLEST_BLOCK_N, WGMMA_ROWS, Tiles
 
 TRANSPOSING_PRODUCER_REGISTERS = 32
 """Registers of the producer warpgroup where it transposes V: the least at which ptxas spills nothing."""
 PLAIN_PRODUCER_REGISTERS = 24
 """Registers of a producer warpgroup that only issues copies: the least that setmaxnreg takes."""
+WORKING_REGISTERS = {2: 52, 3: 36}
+"""Registers of a consumer beside S, O and P, by the number of consumers: measured with NVRTC 13.0, where 36 were
+enough for every tile of three consumers, and 48 too few for the widest of two (4 bytes spilled)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +36,65 @@ def num_threads(tiles: Tiles) -> int:
 def split_registers(tiles: Tiles, limits: ArchLimits) -> Registers:
     """What the producer gives up goes to the consumers.
 
-    The pool of setmaxnreg is what the launch allocated (threads x launch cap), not the whole register file: at 384
-    threads 168 x 3 = 504 registers per thread position, so 240 + 240 + 24 but never 240 + 240 + 32.
+    The pool of setmaxnreg is what the launch allocated (threads x launch cap), not the whole register file:
+    at 384 threads 168 x 3 = 504 registers per thread position, so 240 + 240 + 24 but never 240 + 240 + 32.
     """
     launch = limits.launch_cap_regs(num_threads(tiles))
     launch -= launch % limits.setmaxnreg_step_regs
     producer = TRANSPOSING_PRODUCER_REGISTERS if tiles.transposes_v else PLAIN_PRODUCER_REGISTERS
-    pool = launch * (1 + tiles.consumers) - producer
-    consumer = pool // tiles.consumers
+    pool = launch * (1 + tiles.consumers)
+    consumer = min((pool - producer) // tiles.consumers, limits.thread_regs)
     consumer -= consumer % limits.setmaxnreg_step_regs
-    return Registers(launch=launch, producer=producer, consumer=min(consumer, limits.setmaxnreg_max_regs - 16))
+    return Registers(launch=launch, producer=pool - tiles.consumers * consumer, consumer=consumer)
+
+
+def register_faults(tiles: Tiles, limits: ArchLimits, *, asked: tuple[str, ...]) -> tuple[Diagnostic, ...]:
+    """A diagnostic where S, O and P of one thread leave too few registers for the rest of the loop.
+
+    ``asked`` are the fields about tiles that the user set.
+    """
+    needed, there = _needed_registers(tiles), split_registers(tiles, limits).consumer
+    if needed <= there:
+        return ()
+    ways = _ways_to_fewer_registers(tiles, limits, asked)
+    return (
+        Diagnostic(
+            code="register-overflow",
+            field="tile.block_n",
+            message=f"needs {needed} registers a thread, {tiles.consumers} consumers leave {there} to each",
+            notes=(
+                f"S {tiles.score_registers} + O {tiles.output_registers} + P {tiles.prob_registers} + "
+                f"working registers {WORKING_REGISTERS[tiles.consumers]}",
+                f"block_n {tiles.block_n}, dims.v {tiles.ov_depth}, {num_threads(tiles)} threads",
+            ),
+            help=f"set {' or '.join(ways)}, or leave tile.block_n to auto",
+        ),
+    )
+
+
+def _needed_registers(tiles: Tiles) -> int:
+    return tiles.score_registers + tiles.output_registers + tiles.prob_registers + WORKING_REGISTERS[tiles.consumers]
+
+
+def _ways_to_fewer_registers(tiles: Tiles, limits: ArchLimits, asked: tuple[str, ...]) -> list[str]:
+    """Changes each of which is enough."""
+    ways = []
+    for block_n in range(tiles.block_n - tiles.block_n_step, SMALLEST_BLOCK_N - 1, -tiles.block_n_step):
+        if _needed_registers(replace(tiles, block_n=block_n)) <= split_registers(tiles, limits).consumer:
+            ways.append(f"tile.block_n: {block_n}")
+            break
+    fewer = replace(tiles, consumers=2, block_m=2 * WGMMA_ROWS)
+    if tiles.consumers > 2 and _needed_registers(fewer) <= split_registers(fewer, limits).consumer:
+        ways.append(two_consumers(asked))
+    return ways
+
+
+def two_consumers(asked: tuple[str, ...]) -> str:
+    """How a user who set the fields ``asked`` gets a kernel with two consumers."""
+    if "tile.block_m" not in asked:
+        return "schedule.consumers: 2"
+    rows = f"tile.block_m: {2 * WGMMA_ROWS}"
+    return f"schedule.consumers: 2 with {rows}" if "schedule.consumers" in asked else rows
 
 
 def plan_roles(tiles: Tiles, registers: Registers) -> tuple[Role, ...]:
@@ -49,6 +102,7 @@ def plan_roles(tiles: Tiles, registers: Registers) -> tuple[Role, ...]:
     helper = _transpose(registers) if tiles.transposes_v else _tail(registers)
     idle = () if tiles.transposes_v else (_idle(registers),)
     v_ring = "v_raw" if tiles.transposes_v else "v"
+    tail = "" if tiles.transposes_v else "v_tail_cleared, "
     return (
         Role(
             name="load",
@@ -69,7 +123,7 @@ def plan_roles(tiles: Tiles, registers: Registers) -> tuple[Role, ...]:
             end_constant="kConsumerWarpEnd",
             registers=registers.consumer,
             does=f"{tiles.consumers} warpgroups of 64 rows: Q*K, softmax, P*V, output",
-            waits_on="q_full, k_full, v_full, " + ("" if tiles.transposes_v else "v_tail_cleared, ") + "its turn",
+            waits_on=f"q_full, k_full, v_full, {tail}its turn",
             signals="k_empty, v_empty, the next turn",
         ),
     )

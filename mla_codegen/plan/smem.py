@@ -1,25 +1,34 @@
 """``MLASmemStorage`` on sm_90a: fields, offsets, the seed's constants, and whether it fits.
 
-Field names and constants follow the seed where the thing exists on Hopper. There K and V have rings of their own:
-``kv_smem`` holds the K ring (nope and rope of a stage side by side), ``v_smem`` the ring that P*V reads, and, where V is
-transposed, ``v_raw_smem`` what the copy engine delivers. ``correction_smem`` and ``tmem_addr`` have no counterpart: the
-consumers rescale their own registers, and there is no tensor memory.
+Field names and constants follow the seed where the thing exists on Hopper. There K and V have rings of their
+own: ``kv_smem`` holds the K ring (nope and rope of a stage side by side), ``v_smem`` the ring that P*V reads,
+and, where V is transposed, ``v_raw_smem`` what the copy engine delivers. ``correction_smem`` and
+``tmem_addr`` have no counterpart: the consumers rescale their own registers, and there is no tensor memory.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mla_codegen.errors import Diagnostic
+from mla_codegen.plan.barriers import num_mbars
 from mla_codegen.plan.model import SeedConstant, Smem, SmemField
-from mla_codegen.plan.tiles import Tiles
+from mla_codegen.plan.roles import two_consumers
+from mla_codegen.plan.tiles import SMALLEST_BLOCK_N, WGMMA_ROWS, Tiles
 
 TILE_ALIGN_BYTES = 1024
 """Alignment of a tile in 128B swizzle mode: eight rows of 128 bytes (PTX ISA, wgmma: matrix descriptor)."""
-SCALE_ALIGN_BYTES = 128
-"""Alignment of an unswizzled TMA box in shared memory (PTX ISA, cp.async.bulk.tensor)."""
+SCALE_ALIGN_BYTES = 16
+"""Alignment of the scales: two at a time are read, and stages stay aligned for any block_n."""
 _F32 = 4
 _MBARRIER = 8
+_SHRINKABLE = (
+    ("pipeline.kv_stages", "k_stages"),
+    ("pipeline.v_stages", "v_stages"),
+    ("pipeline.v_raw_stages", "v_raw_stages"),
+    ("tile.block_n", "block_n"),
+)
+"""Spec field and attribute of Tiles of what takes less memory when it is smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +42,11 @@ class _Wanted:
     live: str
 
 
-def plan_smem(tiles: Tiles, *, num_mbars: int, has_scales: bool, limit_bytes: int) -> Smem:
+def plan_smem(tiles: Tiles, *, mbarriers: int, has_scales: bool, limit_bytes: int) -> Smem:
     """The map for these tiles, whether or not it fits; see :func:`smem_faults`."""
     fields: list[SmemField] = []
     offset = 0
-    for want in _wanted(tiles, num_mbars, has_scales):
+    for want in _wanted(tiles, mbarriers, has_scales):
         offset = -(-offset // want.align_bytes) * want.align_bytes
         size = want.count * want.element_bytes
         fields.append(
@@ -69,79 +78,93 @@ def fits(smem: Smem) -> bool:
     return smem.sizeof_bytes <= smem.limit_bytes
 
 
-def smem_faults(smem: Smem, tiles: Tiles, *, arch: str, asked: tuple[str, ...]) -> tuple[Diagnostic, ...]:
-    """A diagnostic with the terms of the sum where the map does not fit; ``asked`` are the fields that the user set."""
+def smem_faults(
+    smem: Smem, tiles: Tiles, *, arch: str, has_scales: bool, asked: tuple[str, ...]
+) -> tuple[Diagnostic, ...]:
+    """A diagnostic with the terms of the sum where the map does not fit.
+
+    ``asked`` are the fields that the user set, and ``tiles`` what remains once ``auto`` has given way as far
+    as it may; each change that the help names is then enough by itself.
+    """
     if fits(smem):
         return ()
-    terms = " + ".join(f"{field.name} {field.size_bytes}" for field in smem.fields)
-    stages = [f"kv_stages: {tiles.k_stages - 1}"] if tiles.k_stages > 1 else []
-    block_n = tiles.block_n - (32 if tiles.transposes_v else 16)
-    ways = [*stages, f"block_n: {block_n}", "or leave them to auto"]
+    ways = _ways_to_less(smem, tiles, has_scales, asked)
+    located = [field for field, _ in ways if field in asked] or list(asked)
+    to_auto = f"leave {' and '.join(asked)} to auto"
+    texts = " or ".join(text for _, text in ways)
     return (
         Diagnostic(
             code="smem-overflow",
-            field=asked[0] if asked else "tile",
-            message=f"needs {smem.sizeof_bytes} B of shared memory, {arch} offers {smem.limit_bytes} B to a CTA",
-            notes=(
-                terms,
-                f"block_m {tiles.block_m}, block_n {tiles.block_n}, kv_stages {tiles.k_stages}, v_stages {tiles.v_stages}"
-                + (f", v_raw_stages {tiles.v_raw_stages}" if tiles.transposes_v else ""),
-            ),
-            help=f"set {', '.join(ways)}",
+            field=located[0] if located else "tile",
+            message=f"needs {smem.sizeof_bytes} B of shared memory, {arch} offers {smem.limit_bytes} B",
+            notes=(_terms(smem, tiles), _sizes(tiles)),
+            help=f"set {texts}, or {to_auto}" if ways else to_auto,
         ),
     )
 
 
-def _wanted(tiles: Tiles, num_mbars: int, has_scales: bool) -> list[_Wanted]:
-    q_bytes = tiles.block_m * (tiles.nope_depth * tiles.qkv_bytes + tiles.rope_depth * tiles.rope_bytes)
-    wanted = [
-        _Wanted(
-            name="q_smem",
-            element="u8",
-            element_bytes=1,
-            count=q_bytes,
-            align_bytes=TILE_ALIGN_BYTES,
-            content="Q_nope, then Q_rope: block_m rows in 128-byte wide chunks, 128B swizzle.",
-            live="from q_full to the last Q*K of the CTA",
-        ),
-        _Wanted(
-            name="kv_smem",
-            element="u8",
-            element_bytes=1,
-            count=tiles.k_stage_bytes * tiles.k_stages,
-            align_bytes=TILE_ALIGN_BYTES,
-            content="K ring; a stage is K_nope, then K_rope: block_n rows in 128-byte wide chunks, 128B swizzle.",
-            live="per stage from k_full to k_empty",
-        ),
-    ]
-    wanted += _v_fields(tiles)
+def _terms(smem: Smem, tiles: Tiles) -> str:
+    """The fields as terms whose sum is what is needed."""
+    times = {
+        "kv_smem": tiles.k_stages,
+        "v_smem": tiles.v_stages,
+        "v_raw_smem": tiles.v_raw_stages,
+        "k_scale_smem": tiles.k_stages,
+        "mbar_base": smem.fields[-1].count,
+    }
+    terms = []
+    for field in smem.fields:
+        count = times.get(field.name, 1)
+        product = f"{count} x {field.size_bytes // count}" if count > 1 else str(field.size_bytes)
+        terms.append(f"{field.name} {product}")
+    padding = smem.sizeof_bytes - sum(field.size_bytes for field in smem.fields)
+    return " + ".join([*terms, f"padding {padding}"])
+
+
+def _sizes(tiles: Tiles) -> str:
+    raw = f", v_raw_stages {tiles.v_raw_stages}" if tiles.transposes_v else ""
+    return (
+        f"block_m {tiles.block_m}, block_n {tiles.block_n}, kv_stages {tiles.k_stages}, "
+        f"v_stages {tiles.v_stages}{raw}"
+    )
+
+
+def _ways_to_less(
+    smem: Smem, tiles: Tiles, has_scales: bool, asked: tuple[str, ...]
+) -> list[tuple[str, str]]:
+    """Fields that the user set, with the change of each that is enough by itself; the largest that fits."""
+
+    def fit(changed: Tiles) -> bool:
+        bars, limit = num_mbars(changed), smem.limit_bytes
+        return fits(plan_smem(changed, mbarriers=bars, has_scales=has_scales, limit_bytes=limit))
+
+    ways = []
+    for field, attribute in _SHRINKABLE:
+        if field not in asked:
+            continue
+        step, least = (tiles.block_n_step, SMALLEST_BLOCK_N) if attribute == "block_n" else (1, 1)
+        for value in range(getattr(tiles, attribute) - step, least - 1, -step):
+            if fit(replace(tiles, **{attribute: value})):
+                ways.append((field, f"{field}: {value}"))
+                break
+    fewer = replace(tiles, consumers=2, block_m=2 * WGMMA_ROWS)
+    rows = [field for field in ("tile.block_m", "schedule.consumers") if field in asked]
+    if rows and tiles.consumers > 2 and fit(fewer):
+        ways.append((rows[0], two_consumers(asked)))
+    return ways
+
+
+def _wanted(tiles: Tiles, mbarriers: int, has_scales: bool) -> list[_Wanted]:
+    """The fields in their order: tiles first, since they are aligned the widest."""
+    wanted = [*_qk_fields(tiles), *_v_fields(tiles)]
     if has_scales:
-        wanted += [
-            _Wanted(
-                name="q_scale_smem",
-                element="float",
-                element_bytes=_F32,
-                count=tiles.block_m,
-                align_bytes=SCALE_ALIGN_BYTES,
-                content="Scales of the query rows.",
-                live="from q_full to the first block",
-            ),
-            _Wanted(
-                name="k_scale_smem",
-                element="float",
-                element_bytes=_F32,
-                count=_k_scale_elems(tiles) * tiles.k_stages,
-                align_bytes=SCALE_ALIGN_BYTES,
-                content="Scales of the keys, one buffer per stage of the K ring; full and empty with it.",
-                live="per stage from k_full to k_empty, signalled after they were read",
-            ),
-        ]
+        wanted += _scale_fields(tiles)
     wanted.append(
         _Wanted(
             name="mbar_base",
             element="u64",
             element_bytes=_MBARRIER,
-            count=num_mbars,
+            count=mbarriers,
             align_bytes=_MBARRIER,
             content="Transaction barriers, in the order of enum Mbarrier.",
             live="the whole CTA",
@@ -150,50 +173,83 @@ def _wanted(tiles: Tiles, num_mbars: int, has_scales: bool) -> list[_Wanted]:
     return wanted
 
 
-def _v_fields(tiles: Tiles) -> list[_Wanted]:
-    if not tiles.transposes_v:
-        return [
-            _Wanted(
-                name="v_smem",
-                element="u8",
-                element_bytes=1,
-                count=tiles.v_stage_bytes * tiles.v_stages,
-                align_bytes=TILE_ALIGN_BYTES,
-                content="V ring: block_n rows in 128-byte wide chunks, 128B swizzle.",
-                live="per stage from v_full to v_empty",
-            )
-        ]
+def _qk_fields(tiles: Tiles) -> list[_Wanted]:
+    rows = "rows in 128-byte wide chunks, 128B swizzle."
+    row_bytes = tiles.nope_depth * tiles.qkv_bytes + tiles.rope_depth * tiles.rope_bytes
     return [
-        _Wanted(
-            name="v_smem",
-            element="u8",
-            element_bytes=1,
-            count=tiles.v_stage_bytes * tiles.v_stages,
-            align_bytes=TILE_ALIGN_BYTES,
-            content="Ring of transposed V: a row per V column, tokens in chunks of one swizzle width.",
-            live="per stage from v_full to v_empty",
+        _tile_field(
+            "q_smem",
+            tiles.block_m * row_bytes,
+            content=f"Q_nope, then Q_rope: block_m {rows}",
+            live="from q_full to the last Q*K of the CTA",
         ),
-        _Wanted(
-            name="v_raw_smem",
-            element="u8",
-            element_bytes=1,
-            count=tiles.v_stage_bytes * tiles.v_raw_stages,
-            align_bytes=TILE_ALIGN_BYTES,
-            content="Ring of V as it lies in memory: block_n rows of 128 bytes, 128B swizzle.",
-            live="per stage from v_raw_full to v_raw_empty",
+        _tile_field(
+            "kv_smem",
+            tiles.k_stage_bytes * tiles.k_stages,
+            content=f"K ring; a stage is K_nope, then K_rope: block_n {rows}",
+            live="per stage from k_full to k_empty",
         ),
     ]
 
 
-def _k_scale_elems(tiles: Tiles) -> int:
-    """block_n scales, rounded up so that the next stage keeps the alignment of a TMA box."""
-    step = SCALE_ALIGN_BYTES // _F32
-    return -(-tiles.block_n // step) * step
+def _v_fields(tiles: Tiles) -> list[_Wanted]:
+    rows = "V ring: block_n rows in 128-byte wide chunks, 128B swizzle."
+    columns = "Ring of transposed V: a row per V column, tokens in chunks of one swizzle width."
+    ring = _tile_field(
+        "v_smem",
+        tiles.v_stage_bytes * tiles.v_stages,
+        content=columns if tiles.transposes_v else rows,
+        live="per stage from v_full to v_empty",
+    )
+    if not tiles.transposes_v:
+        return [ring]
+    raw = _tile_field(
+        "v_raw_smem",
+        tiles.v_stage_bytes * tiles.v_raw_stages,
+        content="Ring of V as it lies in memory: block_n rows of 128 bytes, 128B swizzle.",
+        live="per stage from v_raw_full to v_raw_empty",
+    )
+    return [ring, raw]
+
+
+def _scale_fields(tiles: Tiles) -> list[_Wanted]:
+    return [
+        _Wanted(
+            name="q_scale_smem",
+            element="float",
+            element_bytes=_F32,
+            count=tiles.block_m,
+            align_bytes=SCALE_ALIGN_BYTES,
+            content="Scales of the query rows.",
+            live="from q_full to the first block",
+        ),
+        _Wanted(
+            name="k_scale_smem",
+            element="float",
+            element_bytes=_F32,
+            count=tiles.block_n * tiles.k_stages,
+            align_bytes=SCALE_ALIGN_BYTES,
+            content="Scales of the keys, one buffer per stage of the K ring; full and empty with it.",
+            live="per stage from k_full to k_empty, signalled after they were read",
+        ),
+    ]
+
+
+def _tile_field(name: str, size_bytes: int, *, content: str, live: str) -> _Wanted:
+    return _Wanted(
+        name=name,
+        element="u8",
+        element_bytes=1,
+        count=size_bytes,
+        align_bytes=TILE_ALIGN_BYTES,
+        content=content,
+        live=live,
+    )
 
 
 def k_scale_stride_bytes(tiles: Tiles) -> int:
     """Bytes from one stage of the key scales to the next."""
-    return _k_scale_elems(tiles) * _F32
+    return tiles.block_n * _F32
 
 
 def _seed_constants(tiles: Tiles, has_scales: bool) -> tuple[SeedConstant, ...]:
@@ -201,7 +257,7 @@ def _seed_constants(tiles: Tiles, has_scales: bool) -> tuple[SeedConstant, ...]:
     q_rope = tiles.block_m * tiles.rope_depth * tiles.rope_bytes
     k_nope = tiles.block_n * tiles.nope_depth * tiles.qkv_bytes * tiles.k_stages
     k_rope = tiles.block_n * tiles.rope_depth * tiles.rope_bytes * tiles.k_stages
-    rows = [
+    rows: list[tuple[str, int, str]] = [
         ("q_nope_bytes", q_nope, "BM * nope_depth * sizeof(qkv)"),
         ("q_rope_bytes", q_rope, "BM * rope_depth * sizeof(rope)"),
         ("q_bytes", q_nope + q_rope, "q_nope_bytes + q_rope_bytes"),
@@ -211,8 +267,9 @@ def _seed_constants(tiles: Tiles, has_scales: bool) -> tuple[SeedConstant, ...]:
         ("kv_bytes", k_nope + k_rope, "kv_nope_bytes + kv_rope_bytes"),
     ]
     if has_scales:
+        k_scale = k_scale_stride_bytes(tiles)
         rows += [
             ("q_scale_bytes", tiles.block_m * _F32, "BM * sizeof(f32)"),
-            ("k_scale_bytes", k_scale_stride_bytes(tiles), "BN * sizeof(f32) per stage, rounded to a TMA box"),
+            ("k_scale_bytes", k_scale, "BN * sizeof(f32) per stage"),
         ]
     return tuple(SeedConstant(name=name, value=value, comment=comment) for name, value, comment in rows)

@@ -1,7 +1,8 @@
-"""What this version's planner makes kernels for; everything else that a spec can say is refused here, with a way out."""
+"""What this version's planner makes kernels for; everything else that a spec can say is refused here."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from mla_codegen.spec import Spec
 
 ARCHES = ("sm_90a",)
+QKV = ("e4m3", "bf16")
 DIMS = {"nope": 128, "rope": 64, "v": 128}
 
 
@@ -20,93 +22,78 @@ def unsupported(spec: Spec) -> tuple[Diagnostic, ...]:
 
 
 def _faults(spec: Spec) -> Iterator[Diagnostic]:
-    if spec.arch not in ARCHES:
-        yield _fault("arch", spec.arch, "sm_90a")
+    yield from _must_be("arch", spec.arch, *ARCHES)
     yield from _dtype_faults(spec)
     for name, allowed in DIMS.items():
-        found = getattr(spec.dims, name)
-        if found != allowed:
-            yield _fault(f"dims.{name}", found, allowed)
-    if spec.heads.group != 1:
-        yield _fault("heads.group", spec.heads.group, 1)
-    if spec.heads.q != "any":
-        yield _fault("heads.q", spec.heads.q, "any")
-    if spec.mask not in ("full", "causal"):
-        yield _fault("mask", spec.mask.model_dump(mode="json"), "full and causal")
+        yield from _must_be(f"dims.{name}", getattr(spec.dims, name), allowed)
+    yield from _must_be("heads.group", spec.heads.group, 1)
+    yield from _must_be("heads.q", spec.heads.q, "any")
+    mask = spec.mask if isinstance(spec.mask, str) else spec.mask.model_dump(mode="json")
+    yield from _must_be("mask", mask, "full", "causal")
     yield from _layout_faults(spec)
     yield from _schedule_faults(spec)
 
 
 def _dtype_faults(spec: Spec) -> Iterator[Diagnostic]:
     dtypes, scales = spec.dtypes, spec.scales
-    if dtypes.qkv not in ("e4m3", "bf16"):
-        yield _fault("dtypes.qkv", dtypes.qkv, "e4m3 and bf16")
-        return
-    if dtypes.p not in ("auto", dtypes.qkv):
-        yield _fault("dtypes.p", dtypes.p, f"auto and {dtypes.qkv}")
-    for name in ("rope_gmem", "rope_mma"):
-        if getattr(dtypes, name) != "bf16":
-            yield _fault(f"dtypes.{name}", getattr(dtypes, name), "bf16")
-    if dtypes.out not in ("bf16", "f32"):
-        yield _fault("dtypes.out", dtypes.out, "bf16 and f32")
+    yield from _must_be("dtypes.qkv", dtypes.qkv, *QKV)
+    if dtypes.qkv not in QKV:
+        return  # what the other types and the scales may be depends on it
+    yield from _must_be("dtypes.p", dtypes.p, "auto", dtypes.qkv)
+    yield from _must_be("dtypes.rope_gmem", dtypes.rope_gmem, "bf16")
+    yield from _must_be("dtypes.rope_mma", dtypes.rope_mma, "bf16")
+    yield from _must_be("dtypes.out", dtypes.out, "bf16", "f32")
     if dtypes.qkv == "e4m3":
-        for name in ("q", "k"):
-            if getattr(scales, name) != "token":
-                yield _fault(f"scales.{name}", getattr(scales, name), "token (with qkv e4m3)")
-        if scales.v != "none":
-            yield _fault("scales.v", scales.v, "none")
-        if scales.rope not in ("prescaled", None):
-            yield _fault("scales.rope", scales.rope, "prescaled")
-    if scales.rope_k != "none":
-        yield _fault("scales.rope_k", scales.rope_k, "none")
+        yield from _must_be("scales.q", scales.q, "token", when="with dtypes.qkv e4m3")
+        yield from _must_be("scales.k", scales.k, "token", when="with dtypes.qkv e4m3")
+        yield from _must_be("scales.v", scales.v, "none")
+        if scales.rope is not None:
+            yield from _must_be("scales.rope", scales.rope, "prescaled")
+    yield from _must_be("scales.rope_k", scales.rope_k, "none")
 
 
 def _layout_faults(spec: Spec) -> Iterator[Diagnostic]:
     layout, softmax = spec.layout, spec.softmax
-    if layout.q != "ragged":
-        yield _fault("layout.q", layout.q, "ragged")
-    if layout.kv != "ragged":
-        yield _fault("layout.kv", layout.kv if isinstance(layout.kv, str) else "{paged: ...}", "ragged")
-    if layout.rope is not None:
-        yield _fault("layout.rope", "{paged: ...}", "null")
-    if layout.v != "rows":
-        yield _fault("layout.v", layout.v, "rows")
-    if softmax.lse != "none":
-        yield _fault("softmax.lse", softmax.lse, "none")
-    if softmax.variant not in ("auto", "online"):
-        yield _fault("softmax.variant", softmax.variant, "auto and online")
-    if softmax.sink:
-        yield _fault("softmax.sink", "true", "false")
-    if softmax.softcap is not None:
-        yield _fault("softmax.softcap", softmax.softcap, "null")
-    if spec.smem.layout != "auto":
-        yield _fault("smem.layout", spec.smem.layout, "auto (seed is for sm_100a)")
-    if spec.accumulation.flush_blocks != "auto":
-        yield _fault("accumulation.flush_blocks", spec.accumulation.flush_blocks, "auto")
+    kv = layout.kv if isinstance(layout.kv, str) else layout.kv.model_dump()
+    rope = None if layout.rope is None else layout.rope.model_dump()
+    yield from _must_be("layout.q", layout.q, "ragged")
+    yield from _must_be("layout.kv", kv, "ragged")
+    yield from _must_be("layout.rope", rope, None)
+    yield from _must_be("layout.v", layout.v, "rows")
+    yield from _must_be("softmax.lse", softmax.lse, "none")
+    yield from _must_be("softmax.variant", softmax.variant, "auto", "online")
+    yield from _must_be("softmax.sink", softmax.sink, False)
+    yield from _must_be("softmax.softcap", softmax.softcap, None)
+    yield from _must_be("smem.layout", spec.smem.layout, "auto")
+    yield from _must_be("accumulation.flush_blocks", spec.accumulation.flush_blocks, "auto")
 
 
 def _schedule_faults(spec: Spec) -> Iterator[Diagnostic]:
     pipeline, schedule = spec.pipeline, spec.schedule
-    if pipeline.qk_stages != 1:
-        yield _fault("pipeline.qk_stages", pipeline.qk_stages, 1)
-    if pipeline.pv_stages not in ("auto", 1):
-        yield _fault("pipeline.pv_stages", pipeline.pv_stages, "auto and 1")
-    if pipeline.kv_ring not in ("auto", "separate"):
-        yield _fault("pipeline.kv_ring", pipeline.kv_ring, "auto and separate")
-    if schedule.order not in ("auto", "turns"):
-        yield _fault("schedule.order", schedule.order, "auto and turns")
-    if schedule.transpose_warps not in ("auto", 3):
-        yield _fault("schedule.transpose_warps", schedule.transpose_warps, "auto and 3")
-    if schedule.persistent not in ("auto", False):
-        yield _fault("schedule.persistent", "true", "auto and false")
-    if schedule.longest_first not in ("auto", True):
-        yield _fault("schedule.longest_first", "false", "auto and true")
+    yield from _must_be("pipeline.qk_stages", pipeline.qk_stages, 1)
+    yield from _must_be("pipeline.pv_stages", pipeline.pv_stages, "auto", 1)
+    yield from _must_be("pipeline.kv_ring", pipeline.kv_ring, "auto", "separate")
+    yield from _must_be("schedule.order", schedule.order, "auto", "turns")
+    yield from _must_be("schedule.transpose_warps", schedule.transpose_warps, "auto", 3)
+    yield from _must_be("schedule.persistent", schedule.persistent, "auto", False)
+    yield from _must_be("schedule.longest_first", schedule.longest_first, "auto", True)
 
 
-def _fault(field: str, found: object, allowed: object) -> Diagnostic:
-    return Diagnostic(
+def _must_be(field: str, found: object, *allowed: object, when: str | None = None) -> Iterator[Diagnostic]:
+    """A diagnostic where ``found`` is none of ``allowed``; ``when`` says what the restriction depends on."""
+    if any(found == value and isinstance(found, bool) == isinstance(value, bool) for value in allowed):
+        return
+    condition = f" {when}" if when else ""
+    values = [_yaml(value) for value in allowed]
+    kernels = f"kernels{condition} for {' and '.join(values)}"
+    yield Diagnostic(
         code="unsupported",
         field=field,
-        message=f"{field} is {found}, this version makes kernels for {allowed}",
-        help=f"set {field} to {allowed}" if "and" not in str(allowed) else f"choose one of {allowed}",
+        message=f"{field} is {_yaml(found)}, this version makes {kernels}",
+        help=f"set {field}: {' or '.join(values)}",
     )
+
+
+def _yaml(value: object) -> str:
+    """The value as the spec has it: ``null``, ``true``, ``{paged: 64}``."""
+    return json.dumps(value).replace('"', "")

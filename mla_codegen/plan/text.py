@@ -71,7 +71,7 @@ def formula(spec: Spec) -> tuple[str, ...]:
     return (
         score,
         f"z[i,j] = softmax_scale * s[i,j];  {mask}",
-        f"o[i,:] = sum_j softmax(z[i,:])[j] * v[j,:];  a row that sees no key is 0",
+        "o[i,:] = sum_j softmax(z[i,:])[j] * v[j,:];  a row that sees no key is 0",
         f"P, the numerators of softmax, is rounded to {p_type}{lift}",
     )
 

@@ -1,4 +1,4 @@
-"""Tensor maps: box, swizzle and bytes of every bulk copy, and the bytes of each barrier phase as their sum."""
+"""Tensor maps: box, swizzle and bytes of every bulk copy, and the bytes of each barrier phase."""
 
 from __future__ import annotations
 
@@ -6,30 +6,25 @@ from mla_codegen.plan.barriers import TxBytes
 from mla_codegen.plan.model import TensorMap
 from mla_codegen.plan.tiles import SWIZZLE_BYTES, Tiles
 
-_F32 = 4
 
-
-def plan_tensor_maps(tiles: Tiles, *, qkv: str, rope: str, has_scales: bool) -> tuple[TensorMap, ...]:
+def plan_tensor_maps(tiles: Tiles, *, qkv: str, rope: str) -> tuple[TensorMap, ...]:
     """The maps in the order of the kernel's parameters."""
     nope, rope_elems = tiles.qkv_chunk_elems, tiles.rope_chunk_elems
-    maps = [
+    return (
         _tile_map("q_nope", qkv, nope, tiles.block_m, tiles.nope_depth // nope),
         _tile_map("q_rope", rope, rope_elems, tiles.block_m, tiles.rope_depth // rope_elems),
         _tile_map("k_nope", qkv, nope, tiles.block_n, tiles.nope_depth // nope),
         _tile_map("k_rope", rope, rope_elems, tiles.block_n, tiles.rope_depth // rope_elems),
         _tile_map("v", qkv, nope, tiles.block_n, tiles.ov_depth // nope),
-    ]
-    if has_scales:
-        maps += [_scale_map("q_scale", tiles.block_m), _scale_map("k_scale", tiles.block_n)]
-    return tuple(maps)
+    )
 
 
 def tx_bytes(maps: tuple[TensorMap, ...]) -> TxBytes:
     """What one phase of q_full, k_full and the barrier of V expects: the sum of the boxes issued on it."""
     total = {item.argument: item.issue_bytes * item.issues for item in maps}
     return TxBytes(
-        q=total["q_nope"] + total["q_rope"] + total.get("q_scale", 0),
-        k=total["k_nope"] + total["k_rope"] + total.get("k_scale", 0),
+        q=total["q_nope"] + total["q_rope"],
+        k=total["k_nope"] + total["k_rope"],
         v=total["v"],
     )
 
@@ -45,18 +40,4 @@ def _tile_map(argument: str, dtype: str, width_elems: int, rows: int, issues: in
         issue_bytes=SWIZZLE_BYTES * rows,
         issues=issues,
         comment=f"{argument} [tokens, heads, depth], box {rows} tokens x {width_elems} {dtype}, 128B swizzle",
-    )
-
-
-def _scale_map(argument: str, rows: int) -> TensorMap:
-    return TensorMap(
-        name=f"{argument}_map",
-        argument=argument,
-        dtype="f32",
-        axes=("tokens",),
-        box=(rows,),
-        swizzle_bytes=0,
-        issue_bytes=rows * _F32,
-        issues=1,
-        comment=f"{argument} [tokens], box {rows} f32, no swizzle",
     )

@@ -1,4 +1,4 @@
-"""How a block of transposed V lies in shared memory: each V column is a row of tokens, cut into swizzle widths."""
+"""How transposed V lies in shared memory: a V column is a row of tokens, cut into swizzle widths."""
 
 from __future__ import annotations
 
