@@ -15,8 +15,8 @@ TRANSPOSING_PRODUCER_REGISTERS = 32
 PLAIN_PRODUCER_REGISTERS = 24
 """Registers of a producer warpgroup that only issues copies: the least that setmaxnreg takes."""
 WORKING_REGISTERS = {2: 52, 3: 36}
-"""Registers of a consumer beside S, O and P, by the number of consumers: measured with NVRTC 13.0, where 36 were
-enough for every tile of three consumers, and 48 too few for the widest of two (4 bytes spilled)."""
+"""Registers of a consumer beside S, O and P, by the number of consumers: measured with NVRTC 13.0, where 36
+were enough for every tile of three consumers, and 48 too few for the widest of two (4 bytes spilled)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,8 @@ def register_faults(tiles: Tiles, limits: ArchLimits, *, asked: tuple[str, ...])
 
 
 def _needed_registers(tiles: Tiles) -> int:
-    return tiles.score_registers + tiles.output_registers + tiles.prob_registers + WORKING_REGISTERS[tiles.consumers]
+    arrays = tiles.score_registers + tiles.output_registers + tiles.prob_registers
+    return arrays + WORKING_REGISTERS[tiles.consumers]
 
 
 def _ways_to_fewer_registers(tiles: Tiles, limits: ArchLimits, asked: tuple[str, ...]) -> list[str]:

@@ -164,7 +164,12 @@ def _consumers(spec: Spec, fp8: bool, faults: list[Diagnostic]) -> int:
         by_rows = block_m // WGMMA_ROWS
         if block_m % WGMMA_ROWS or by_rows not in (2, 3):
             faults.append(
-                _tile_fault("block_m", block_m, "128 and 192", "64 rows per consumer, 2 or 3 of them")
+                _tile_fault(
+                    "block_m",
+                    block_m,
+                    "128, 192",
+                    "a consumer warpgroup has 64 rows of the tile, and there are 2 or 3",
+                )
             )
             by_rows = None
     if asked != "auto" and asked not in (2, 3):
@@ -172,7 +177,7 @@ def _consumers(spec: Spec, fp8: bool, faults: list[Diagnostic]) -> int:
             Diagnostic(
                 code="bad-consumers",
                 field="schedule.consumers",
-                message=f"schedule.consumers is {asked}, allowed on sm_90a: 2, 3 and auto",
+                message=f"schedule.consumers is {asked}, allowed on sm_90a: 2, 3 or auto",
                 help="set schedule.consumers: auto",
             )
         )
@@ -183,7 +188,7 @@ def _consumers(spec: Spec, fp8: bool, faults: list[Diagnostic]) -> int:
             Diagnostic(
                 code="bad-consumers",
                 field="schedule.consumers",
-                message=f"schedule.consumers is {asked}, allowed with {rows}: {by_rows} and auto",
+                message=f"schedule.consumers is {asked}, allowed with {rows}: {by_rows} or auto",
                 notes=("a consumer warpgroup has 64 rows of the tile",),
                 help=f"set schedule.consumers: {by_rows}, or leave out one of the two",
             )
@@ -210,9 +215,9 @@ def _tile_fault(name: str, found: int, allowed: str, reason: str) -> Diagnostic:
     return Diagnostic(
         code="bad-tile",
         field=f"tile.{name}",
-        message=f"tile.{name} is {found}, allowed are {allowed}, and auto",
+        message=f"tile.{name} is {found}, allowed: {allowed} or auto",
         notes=(reason,),
-        help=f"set tile.{name}: auto, or one of the others",
+        help=f"set tile.{name}: auto",
     )
 
 
