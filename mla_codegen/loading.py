@@ -1,0 +1,121 @@
+"""From a spec or a built folder to a kernel that can be called."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mla_codegen.arch import ARCHS
+from mla_codegen.digest import sha256
+from mla_codegen.errors import LaunchError
+from mla_codegen.plan.model import Plan
+from mla_codegen.runtime import make_kernel, read_built_folder
+
+if TYPE_CHECKING:
+    from mla_codegen.spec import Spec
+
+    Source: TypeAlias = "str | os.PathLike[str] | Spec"
+
+_EMULATOR = "mla_codegen.emulator"
+_BACKENDS = ("gpu", "emulator", "auto")
+
+
+def load(
+    source: Source | Sequence[Source], *, backend: str = "gpu", debug: bool = False, compile: str = "auto"
+) -> Any:
+    """The kernel of a spec file, a Spec or a built folder; of a list, the one for the device at hand.
+
+    `backend="emulator"` runs on the CPU with NumPy arrays, `"auto"` on the GPU if there is one. `debug=True`
+    is a kernel whose barrier waits give up and say where. `compile="never"` makes a late compile an error.
+    """
+    if backend not in _BACKENDS:
+        raise LaunchError.single("backend", f"backend is {backend!r}, {' or '.join(_BACKENDS)} is allowed")
+    if backend == "auto":
+        backend = "gpu" if _device_capability() is not None else "emulator"
+    sources = list(source) if isinstance(source, (list, tuple)) else [source]
+    if not sources:
+        raise LaunchError.single("no-source", "load got an empty list, at least one spec is needed")
+    if backend == "emulator":
+        return _emulated(_built(sources[0], debug=debug))
+    built = [_built(item, debug=debug) for item in sources]
+    plan, text, folder = built[0] if len(built) == 1 else _fitting(built)
+    return make_kernel(plan, text, folder=folder, compile=compile)
+
+
+Built: TypeAlias = tuple[Plan, str, "Path | None"]
+
+
+def _built(source: Source, *, debug: bool) -> Built:
+    """Plan and source, rendered in memory where `source` is no built folder."""
+    if isinstance(source, (str, os.PathLike)) and Path(source).is_dir():
+        if debug:
+            raise LaunchError.single(
+                "debug-folder",
+                f"{os.fspath(source)} is a built folder, a debug build is rendered from a spec",
+                help="load the spec with debug=True",
+            )
+        return (*read_built_folder(Path(source)), Path(source))
+    return (*_render(source, debug=debug), None)
+
+
+def _render(source: Source, *, debug: bool) -> tuple[Plan, str]:
+    import dataclasses
+
+    from mla_codegen.plan import make_plan
+    from mla_codegen.render import render
+    from mla_codegen.spec_loader import load_spec
+
+    spec = load_spec(source) if isinstance(source, (str, os.PathLike)) else source
+    plan = make_plan(spec, debug=debug)
+    text = render(plan)
+    return dataclasses.replace(plan, source_digest=sha256(text.encode("ascii"))), text
+
+
+def _fitting(built: Sequence[Built]) -> Built:
+    """The first plan whose target runs on the current device."""
+    capability = _device_capability()
+    names = ", ".join(f"{plan.name} ({plan.arch})" for plan, _, _ in built)
+    if capability is None:
+        raise LaunchError.single(
+            "no-device",
+            f"no usable GPU to choose one of {names} for",
+            help="load one spec with backend='emulator'",
+        )
+    for candidate in built:
+        if capability in ARCHS[candidate[0].arch].compute_capabilities:
+            return candidate
+    raise LaunchError.single(
+        "unsupported-gpu",
+        f"the device has compute capability {capability[0]}.{capability[1]}, none of {names} runs on it",
+        help="add a spec whose arch fits the device",
+    )
+
+
+def _device_capability() -> tuple[int, int] | None:
+    """Compute capability of the current device; None where there is no usable GPU."""
+    from mla_codegen.runtime.driver import the_driver
+
+    try:
+        driver = the_driver()
+        return driver.compute_capability(driver.current_device()) if driver.device_count() else None
+    except LaunchError:
+        return None
+
+
+def _emulated(built: Built) -> Any:
+    """The kernel on the CPU, where this installation has the emulator."""
+    plan, text, _ = built
+    make = None
+    if importlib.util.find_spec(_EMULATOR) is not None:
+        make = getattr(importlib.import_module(_EMULATOR), "make_kernel", None)
+    if make is None:
+        raise LaunchError.single(
+            "no-emulator",
+            "backend='emulator' is not part of this installation",
+            help="use backend='gpu' on a machine with a supported GPU",
+        )
+    return make(plan, text)

@@ -1,0 +1,73 @@
+"""Compiles, loads and launches generated kernels; needs neither the planner nor the templates.
+
+CuPy is imported only where an output has to be allocated for arrays that are not torch's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mla_codegen.digest import sha256
+from mla_codegen.errors import LaunchError
+from mla_codegen.plan.model import Plan
+
+if TYPE_CHECKING:
+    from mla_codegen.runtime.kernel import Kernel
+
+__all__ = ["load_kernel", "make_kernel", "read_built_folder"]
+
+
+def load_kernel(folder: str | os.PathLike[str], *, compile: str = "auto") -> Kernel:
+    """The kernel of a folder with plan.json and the source; LaunchError where they do not match.
+
+    `<name>.cubin` with `<name>.cubin.json` in the folder is used where it was compiled from this source; else
+    the cache and the compiler are asked, with compile="never" the cache only.
+    """
+    path = Path(folder)
+    plan, source = read_built_folder(path)
+    return make_kernel(plan, source, folder=path, compile=compile)
+
+
+def make_kernel(plan: Plan, source: str, *, folder: Path | None = None, compile: str = "auto") -> Kernel:
+    """The kernel of a plan and the source that was rendered from it."""
+    from mla_codegen.runtime.build import KernelBuild
+    from mla_codegen.runtime.cache import default_cache, default_folder
+    from mla_codegen.runtime.kernel import Kernel
+
+    if compile not in ("auto", "never"):
+        raise LaunchError.single("compile", f"compile is {compile!r}, 'auto' or 'never' is allowed")
+    cache = default_cache(default_folder())
+    build = KernelBuild(plan, source, cache=cache, folder=folder, may_compile=compile == "auto")
+    return Kernel(plan, source, build)
+
+
+def read_built_folder(folder: Path) -> tuple[Plan, str]:
+    """Plan and source of a built folder; LaunchError where a file is missing or from another build."""
+    try:
+        plan = Plan.from_mapping(_json_object((folder / "plan.json").read_text(encoding="ascii")))
+        source = (folder / f"{plan.name}.cu").read_bytes()
+    except OSError as error:
+        message = f"{error.filename} cannot be read: {(error.strerror or str(error)).lower()}"
+        raise LaunchError.single("built-folder", message, help="build the spec again") from error
+    except (ValueError, TypeError) as error:
+        message = f"{folder / 'plan.json'} is not a plan that this version reads: {error}"
+        raise LaunchError.single("built-folder", message, help="build the spec again") from error
+    found = sha256(source)
+    if plan.source_digest != found:
+        raise LaunchError.single(
+            "mismatched-pair",
+            f"{folder / f'{plan.name}.cu'} has sha256 {found[:12]}, "
+            f"plan.json says {(plan.source_digest or 'none')[:12]}",
+            help="the source was edited or comes from another build: build the spec again",
+        )
+    return plan, source.decode("ascii")
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    data = json.loads(text)
+    if not isinstance(data, dict):
+        raise ValueError("it is no JSON object")
+    return data

@@ -1,0 +1,212 @@
+"""A generated kernel as a Python callable."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from mla_codegen.dtypes import DTYPES
+from mla_codegen.errors import LaunchError
+from mla_codegen.plan.model import Plan
+from mla_codegen.runtime.arguments import (
+    Problem,
+    checked_max_seqlen,
+    checked_softmax_scale,
+    output_shape,
+)
+from mla_codegen.runtime.arrays import (
+    Array,
+    current_stream,
+    empty_like_library,
+    stream_handle,
+    view_array,
+)
+from mla_codegen.runtime.build import KernelBuild
+from mla_codegen.runtime.dispatch import CheckedCall, Dispatcher
+from mla_codegen.runtime.driver import Driver
+from mla_codegen.runtime.rules import ArgumentRule
+
+_LSE_BASES = {"natural": "e", "log2": "2"}
+
+
+class Kernel:
+    """Computes MLA prefill attention on GPU arrays.
+
+    Calling it launches the kernel and returns `out`, or `(out, lse)` where the spec has an LSE. All argument
+    errors are LaunchErrors (ValueErrors) raised before anything is launched. A call with `out=` allocates
+    nothing on the device and never waits for it; after `warmup()` it can be captured in a CUDA graph.
+    """
+
+    def __init__(self, plan: Plan, source: str, build: KernelBuild, *, driver: Driver | None = None) -> None:
+        """Loads nothing yet; `driver` stands in for the CUDA driver in tests."""
+        self._plan = plan
+        self._variant = plan.variants[0]
+        self._source = source
+        self._build = build
+        self._dispatcher = Dispatcher(plan, build, driver=driver)
+
+    def __call__(
+        self,
+        q_nope: Array,
+        q_rope: Array | None,
+        k_nope: Array,
+        k_rope: Array | None,
+        v: Array,
+        *,
+        q_scale: Array | None = None,
+        k_scale: Array | None = None,
+        v_scale: Array | None = None,
+        cu_seqlens_q: Array | None = None,
+        cu_seqlens_k: Array | None = None,
+        max_seqlen_q: int | None = None,
+        softmax_scale: float | None = None,
+        out: Array | None = None,
+        lse: Array | None = None,
+        stream: object = None,
+        check: bool = False,
+    ) -> Array:
+        """Attention of the queries over the keys; `plan["arguments"]` has the dtypes and axes.
+
+        `max_seqlen_q` is a capacity: no sequence may have more queries, which only `check=True` verifies,
+        together with cu_seqlens and scales, at the price of one synchronisation. `softmax_scale` defaults to
+        1 / sqrt(nope + rope). `stream` is an integer handle or a stream object; default is the current stream
+        of the library that q_nope comes from. An output that is not passed is allocated by that library, on
+        its current stream.
+        """
+        dispatcher = self._dispatcher
+        tokens = checked_max_seqlen(max_seqlen_q)
+        scale = checked_softmax_scale(softmax_scale, dispatcher.rules)
+        handle = -1 if stream is None else stream_handle(stream)
+        first = view_array("q_nope", q_nope, max(handle, 0))
+        if handle < 0:
+            handle = current_stream(first.library, first.device)
+        given = (
+            first,
+            None if q_rope is None else view_array("q_rope", q_rope, handle),
+            view_array("k_nope", k_nope, handle),
+            None if k_rope is None else view_array("k_rope", k_rope, handle),
+            view_array("v", v, handle),
+            None if q_scale is None else view_array("q_scale", q_scale, handle),
+            None if k_scale is None else view_array("k_scale", k_scale, handle),
+            None if v_scale is None else view_array("v_scale", v_scale, handle),
+            None if cu_seqlens_q is None else view_array("cu_seqlens_q", cu_seqlens_q, handle),
+            None if cu_seqlens_k is None else view_array("cu_seqlens_k", cu_seqlens_k, handle),
+        )
+        call = dispatcher.checked(given, tokens, scale)
+        if check:
+            dispatcher.check_contents(call, handle)
+        if lse is not None or len(dispatcher.outputs) > 1:
+            return self._run_with_lse(call, q_nope, out, lse, handle)
+        if out is None:
+            out = self._allocate(dispatcher.outputs[0], q_nope, call.problem)
+        dispatcher.launch(call, (view_array("out", out, handle),), handle)
+        return out
+
+    @functools.cached_property
+    def plan(self) -> Mapping[str, Any]:
+        """The contents of plan.json, read-only."""
+        frozen: Mapping[str, Any] = _frozen(self._plan.to_mapping())
+        return frozen
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The complete spec that the kernel was planned for, read-only."""
+        spec: Mapping[str, Any] = self.plan["spec"]
+        return spec
+
+    @property
+    def source(self) -> str:
+        """The CUDA source."""
+        return self._source
+
+    @property
+    def attributes(self) -> Mapping[str, int]:
+        """Registers, shared memory and spills of the compiled kernel; compiles it where needed."""
+        entry = self._build.get().entry(self._variant.entry)
+        return MappingProxyType(
+            {
+                "registers": entry.registers,
+                "shared_bytes": self._variant.launch.smem_bytes + entry.static_smem_bytes,
+                "spill_bytes": entry.spill_store_bytes + entry.spill_load_bytes,
+                "local_bytes": entry.stack_bytes,
+                "barriers": entry.barriers,
+                "threads": self._variant.launch.threads,
+            }
+        )
+
+    @property
+    def lse_info(self) -> Mapping[str, Any] | None:
+        """Base of the logarithm, layout, value of rows that see no key; None where there is no LSE."""
+        softmax = self._plan.spec["softmax"]
+        if softmax["lse"] == "none":
+            return None
+        return MappingProxyType(
+            {"base": _LSE_BASES[softmax["lse"]], "layout": softmax["lse_layout"], "empty": float("-inf")}
+        )
+
+    def is_compiled(self) -> bool:
+        """Whether a call would run without the compiler."""
+        return self._build.find() is not None
+
+    def warmup(self, device: int | None = None) -> None:
+        """Compiles the kernel and loads it on `device` (default: the current one), so that no call has to."""
+        self._dispatcher.kernel_on(self._dispatcher.driver.current_device() if device is None else device)
+
+    def synchronize(self) -> None:
+        """Waits for the devices that the kernel ran on; LaunchError, with a debug report, on failure."""
+        for device in tuple(self._dispatcher.loaded):
+            with self._dispatcher.driver.on_device(device):
+                status = self._dispatcher.driver.synchronize()
+            if status != 0:
+                report = self.debug_report()
+                name = self._dispatcher.driver.error_name(status)
+                raise LaunchError.single(
+                    "kernel-failed",
+                    f"kernel {self._plan.name} failed on device {device} with {name}",
+                    notes=() if report is None else (report,),
+                    help=None if report else "load the kernel with debug=True to learn which wait hangs",
+                )
+
+    def debug_report(self) -> str | None:
+        """Role, barrier, stage and phase of the wait that a debug build gave up; None where there is none."""
+        for loaded in tuple(self._dispatcher.loaded.values()):
+            report = None if loaded.record is None else loaded.record.report(self._variant)
+            if report is not None:
+                return report
+        return None
+
+    def _allocate(self, rule: ArgumentRule, like: Array, problem: Problem) -> Array:
+        library = view_array("q_nope", like, 0).library
+        return empty_like_library(
+            library, like, output_shape(rule, problem), DTYPES[rule.dtype], problem.device
+        )
+
+    def _run_with_lse(
+        self, call: CheckedCall, like: Array, out: Array | None, lse: Array | None, handle: int
+    ) -> Array:
+        if len(self._dispatcher.outputs) == 1:
+            message = "lse is passed, but softmax.lse of the spec is none"
+            raise LaunchError.single(
+                "argument-not-declared", message, help="leave lse out, or declare softmax.lse"
+            )
+        arrays = tuple(
+            self._allocate(rule, like, call.problem) if array is None else array
+            for rule, array in zip(self._dispatcher.outputs, (out, lse), strict=True)
+        )
+        views = tuple(
+            view_array(rule.name, array, handle)
+            for rule, array in zip(self._dispatcher.outputs, arrays, strict=True)
+        )
+        self._dispatcher.launch(call, views, handle)
+        return arrays
+
+
+def _frozen(value: object) -> Any:
+    """`value` with mappings made read-only and lists made tuples, all the way down."""
+    if isinstance(value, Mapping):
+        return MappingProxyType({key: _frozen(item) for key, item in value.items()})
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(item) for item in value)
+    return value

@@ -1,0 +1,296 @@
+"""A hand-made plan with what the runtime reads, and stand-ins for arrays and the CUDA driver."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from mla_codegen.plan.model import (
+    PLAN_SCHEMA,
+    Argument,
+    Features,
+    Launch,
+    Mbarrier,
+    ParamField,
+    Plan,
+    Role,
+    Smem,
+    SmemField,
+    TensorMap,
+    Variant,
+)
+from mla_codegen.runtime.arrays import ArrayView
+
+TOTAL_Q, TOTAL_K, HEADS, BATCH = 70, 90, 8, 2
+SEQUENCES = {"cu_seqlens_q": [0, 30, 70], "cu_seqlens_k": [0, 50, 90]}
+
+_TENSORS = (
+    ("q_nope", "e4m3", ("total_q", "heads", "128"), "tensor"),
+    ("q_rope", "bf16", ("total_q", "heads", "64"), "tensor"),
+    ("k_nope", "e4m3", ("total_k", "heads", "128"), "tensor"),
+    ("k_rope", "bf16", ("total_k", "1", "64"), "tensor"),
+    ("v", "e4m3", ("total_k", "heads", "128"), "tensor"),
+    ("q_scale", "f32", ("total_q",), "scale"),
+    ("k_scale", "f32", ("total_k",), "scale"),
+    ("cu_seqlens_q", "i32", ("batch + 1",), "lengths"),
+    ("cu_seqlens_k", "i32", ("batch + 1",), "lengths"),
+    ("out", "bf16", ("total_q", "heads", "128"), "output"),
+)
+_PARAMS = (
+    ("u8*", "out"),
+    ("const i32*", "cu_seqlens_q"),
+    ("const i32*", "cu_seqlens_k"),
+    ("i64", "out_token_stride"),
+    ("i64", "out_head_stride"),
+    ("i32", "batch"),
+    ("i32", "heads"),
+    ("i32", "query_tiles"),
+    ("u32", "q_nope_head_step"),
+    ("u32", "q_rope_head_step"),
+    ("u32", "k_nope_head_step"),
+    ("u32", "v_head_step"),
+    ("i32", "q_scale_first"),
+    ("i32", "k_scale_first"),
+    ("float", "scale_log2"),
+)
+
+
+def blank(cls: type, given: Mapping[str, Any]) -> Any:
+    """An instance of a plan dataclass: `given` fields as they are, all others empty or zero."""
+    hints = typing.get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls)]
+    return cls(**{name: given[name] if name in given else _empty(hints[name]) for name in names})
+
+
+def _empty(annotation: Any) -> Any:
+    if dataclasses.is_dataclass(annotation):
+        return blank(typing.cast(type, annotation), {})
+    if isinstance(annotation, types.UnionType):
+        return None
+    origin = typing.get_origin(annotation) or annotation
+    return {} if origin is Mapping else origin()
+
+
+def make_plan(*, scaled: bool = True, debug: bool = False) -> Plan:
+    """DeepSeek's dimensions on sm_90a; without scales the plan takes none and has no member for them."""
+    spec: dict[str, Any] = {
+        "name": "tiny",
+        "dims": {"nope": 128, "rope": 64, "v": 128},
+        "heads": {"q": "any", "group": 1},
+        "softmax": {"lse": "none", "lse_layout": "head_token"},
+    }
+    tensors = [row for row in _TENSORS if scaled or not row[0].endswith("_scale")]
+    given = {
+        "plan_schema": PLAN_SCHEMA,
+        "name": "tiny",
+        "arch": "sm_90a",
+        "spec": spec,
+        "arguments": tuple(
+            Argument(name=name, dtype=dtype, axes=axes, kind=kind, comment="")
+            for name, dtype, axes, kind in tensors
+        ),
+        "variants": (_variant(scaled=scaled, debug=debug),),
+    }
+    plan: Plan = blank(Plan, given)
+    return plan
+
+
+def _variant(*, scaled: bool, debug: bool) -> Variant:
+    smem = {"fields": (blank(SmemField, {"name": "mbar_base", "offset_bytes": 4096, "size_bytes": 80}),)}
+    barriers = (("q_full", 1, 0), ("k_full", 3, 1), ("k_empty", 3, 4), ("v_full", 3, 7))
+    roles = (("load", 0, 1), ("transpose", 1, 3), ("consumer", 4, 8))
+    launch = Launch(
+        threads=384, smem_bytes=5120, block_m=64, block_n=32, grid_y_limit=65535, launch_registers=168,
+        reported_barriers=16,
+    )  # fmt: skip
+    variant: Variant = blank(
+        Variant,
+        {
+            "entry": "tiny",
+            "features": blank(Features, {"debug": debug, "has_scales": scaled}),
+            "smem": blank(Smem, smem),
+            "mbarriers": tuple(
+                blank(Mbarrier, {"name": name, "stages": stages, "first_index": first})
+                for name, stages, first in barriers
+            ),
+            "num_mbars": 10,
+            "roles": tuple(
+                blank(Role, {"name": name, "first_warp": first, "num_warps": count})
+                for name, first, count in roles
+            ),
+            "tensor_maps": tuple(_maps(scaled=scaled)),
+            "params": tuple(
+                ParamField(ctype=ctype, name=name, comment="")
+                for ctype, name in _PARAMS
+                if scaled or "_scale_" not in name
+            ),
+            "launch": launch,
+        },
+    )
+    return variant
+
+
+def _maps(*, scaled: bool) -> Iterator[TensorMap]:
+    for argument, dtype, rows, width in (
+        ("q_nope", "e4m3", 64, 128),
+        ("q_rope", "bf16", 64, 64),
+        ("k_nope", "e4m3", 32, 128),
+        ("k_rope", "bf16", 32, 64),
+        ("v", "e4m3", 32, 128),
+    ):
+        given = {"axes": ("depth", "tokens", "heads"), "box": (width, rows, 1), "swizzle_bytes": 128}
+        yield blank(TensorMap, {"name": f"{argument}_map", "argument": argument, "dtype": dtype, **given})
+    for argument, rows in (("q_scale", 64), ("k_scale", 32)):
+        given = {"axes": ("tokens",), "box": (rows,), "dtype": "f32", "argument": argument}
+        if scaled:
+            yield blank(TensorMap, {"name": f"{argument}_map", **given})
+
+
+class DeviceArray:
+    """A NumPy array that pretends to lie on a GPU."""
+
+    def __init__(self, array: np.ndarray, *, pointer: int | None = None) -> None:
+        self.array = array
+        self.pointer = array.ctypes.data if pointer is None else pointer
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.array.shape,
+            "strides": None if self.array.flags.c_contiguous else self.array.strides,
+            "typestr": self.array.dtype.str,
+            "data": (self.pointer, False),
+            "version": 3,
+        }
+
+
+def aligned(shape: tuple[int, ...], dtype: str, *, shift_bytes: int = 0) -> np.ndarray:
+    """Zeros whose address is `shift_bytes` past a multiple of 256."""
+    count, item = math.prod(shape), np.dtype(dtype).itemsize
+    raw = np.zeros(count * item + 512, np.uint8)
+    start = -raw.ctypes.data % 256 + shift_bytes
+    return raw[start : start + count * item].view(dtype).reshape(shape)
+
+
+def good_arrays(*, scaled: bool = True, batch: int = BATCH) -> dict[str, np.ndarray]:
+    """Host arrays of a legal call, every argument contiguous and aligned; `out` included."""
+    shapes = {
+        "q_nope": ((TOTAL_Q, HEADS, 128), "u1"),
+        "q_rope": ((TOTAL_Q, HEADS, 64), "u2"),
+        "k_nope": ((TOTAL_K, HEADS, 128), "u1"),
+        "k_rope": ((TOTAL_K, 64), "u2"),
+        "v": ((TOTAL_K, HEADS, 128), "u1"),
+        "q_scale": ((TOTAL_Q,), "f4"),
+        "k_scale": ((TOTAL_K,), "f4"),
+        "cu_seqlens_q": ((batch + 1,), "i4"),
+        "cu_seqlens_k": ((batch + 1,), "i4"),
+        "out": ((TOTAL_Q, HEADS, 128), "u2"),
+    }
+    arrays = {
+        name: aligned(*shape) for name, shape in shapes.items() if scaled or not name.endswith("_scale")
+    }
+    for name, values in SEQUENCES.items():
+        arrays[name][:] = values[: batch + 1]
+    return arrays
+
+
+def good_views(*, device: int = 0) -> dict[str, ArrayView]:
+    """Views of a legal call at made-up addresses, outputs included."""
+    views = {}
+    for number, (name, array) in enumerate(good_arrays().items()):
+        views[name] = ArrayView(
+            (number + 1) << 20,
+            array.shape,
+            array.strides,
+            1,
+            array.itemsize,
+            array.dtype.name,
+            device,
+            "fake",
+        )
+    return views
+
+
+class FakeDriver:
+    """Records what the runtime asks of the driver; device memory is host memory."""
+
+    def __init__(
+        self, *, capability: tuple[int, int] = (9, 0), devices: Mapping[int, int] | None = None
+    ) -> None:
+        self.capability = capability
+        self.devices = devices or {}
+        self.current = 0
+        self.calls: list[tuple[object, ...]] = []
+        self.launches: list[tuple[object, ...]] = []
+        self.status = 0
+
+    def compute_capability(self, device: int) -> tuple[int, int]:
+        return self.capability
+
+    def current_device(self) -> int:
+        return self.current
+
+    def pointer_device(self, pointer: int) -> int:
+        return self.devices.get(pointer, 0)
+
+    def primary_context(self, device: int) -> int:
+        return 1000 + device
+
+    def current_context(self) -> int:
+        return 1000 + self.current
+
+    @contextmanager
+    def on_device(self, device: int) -> Iterator[None]:
+        before, self.current = self.current, device
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def load_module(self, cubin: bytes) -> int:
+        self.calls.append(("load", self.current))
+        return 7
+
+    def function(self, module: int, name: str) -> int:
+        return 8
+
+    def allow_dynamic_smem(self, function: int, size_bytes: int) -> None:
+        self.calls.append(("smem", size_bytes))
+
+    def mapped_host_memory(self, size_bytes: int) -> tuple[int, int]:
+        self.record = np.zeros(size_bytes, np.uint8)
+        return self.record.ctypes.data, 0xD000
+
+    def global_address(self, module: int, name: str) -> int:
+        return 0xA000
+
+    def copy_to_device(self, target: int, data: bytes) -> None:
+        self.calls.append(("copy", target, data))
+
+    def copy_to_host(self, target: int, source: int, size_bytes: int, stream: int) -> None:
+        import ctypes
+
+        ctypes.memmove(target, source, size_bytes)
+
+    def synchronize_stream(self, stream: int) -> None:
+        self.calls.append(("synchronize", stream))
+
+    def synchronize(self) -> int:
+        return self.status
+
+    def error_name(self, status: int) -> str:
+        return f"CUDA_ERROR_{status}"
+
+    def check(self, what: str, status: int) -> None:
+        assert status == 0, what
+
+    def launch_kernel(self, *arguments: object) -> int:
+        self.launches.append((self.current, *arguments))
+        return 0

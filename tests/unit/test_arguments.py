@@ -1,0 +1,416 @@
+"""Every wrong argument is refused before a launch, with the stored text; right ones are passed on."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mla_codegen.errors import LaunchError
+from mla_codegen.runtime.kernel import Kernel
+from mla_codegen.runtime.packing import params_layout
+from mla_codegen.runtime.tensormap import TensorMapCache, TensorMapRequest
+from tests.unit.plan_fixture import (
+    HEADS,
+    TOTAL_K,
+    TOTAL_Q,
+    DeviceArray,
+    FakeDriver,
+    good_arrays,
+    make_plan,
+)
+
+MESSAGES = Path(__file__).parent / "messages"
+Call = dict[str, Any]
+
+
+class StubBuild:
+    """A build that has a cubin and says so."""
+
+    cubin = b"cubin"
+
+    def find(self) -> StubBuild:
+        return self
+
+    def get(self) -> StubBuild:
+        return self
+
+
+def make_kernel(
+    *, scaled: bool = True, driver: FakeDriver | None = None
+) -> tuple[Kernel, FakeDriver, list[Any]]:
+    """A kernel on a fake driver, and the list of its tensor-map requests."""
+    driver = driver or FakeDriver()
+    kernel = Kernel(make_plan(scaled=scaled), "// source", StubBuild(), driver=driver)  # type: ignore[arg-type]
+    requests: list[TensorMapRequest] = []
+
+    def encode(request: TensorMapRequest) -> bytes:
+        requests.append(request)
+        return bytes([len(requests)]) * 128
+
+    kernel._dispatcher._maps = TensorMapCache(encode)
+    return kernel, driver, requests
+
+
+def good_call(*, scaled: bool = True) -> Call:
+    """A legal call; each array pretends to lie at an address of its own that is a multiple of 2^20."""
+    arrays = good_arrays(scaled=scaled)
+    call: Call = {
+        name: DeviceArray(array, pointer=number << 20)
+        for number, (name, array) in enumerate(arrays.items(), start=1)
+    }
+    return {**call, "max_seqlen_q": 40}
+
+
+def replace(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Call], None]:
+    """Passes another array under `name`, at the same address."""
+
+    def apply(call: Call) -> None:
+        call[name] = DeviceArray(change(call[name].array), pointer=call[name].pointer)
+
+    return apply
+
+
+def zeros(name: str, shape: tuple[int, ...], dtype: str) -> Callable[[Call], None]:
+    return replace(name, lambda _: np.zeros(shape, dtype))
+
+
+def strided(name: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> Callable[[Call], None]:
+    """The same memory with these strides, in bytes; nothing is read."""
+    return replace(name, lambda array: np.lib.stride_tricks.as_strided(array, shape, strides))
+
+
+def move(name: str, bytes_: int) -> Callable[[Call], None]:
+    def apply(call: Call) -> None:
+        call[name].pointer += bytes_
+
+    return apply
+
+
+def pass_as(name: str, value: Any) -> Callable[[Call], None]:
+    def apply(call: Call) -> None:
+        call[name] = value
+
+    return apply
+
+
+WRONG: dict[str, Callable[[Call], None]] = {
+    "dtype": zeros("k_nope", (TOTAL_K, HEADS, 128), "f4"),
+    "dtype_out": zeros("out", (TOTAL_Q, HEADS, 128), "f4"),
+    "dtype_scale": zeros("q_scale", (TOTAL_Q,), "f2"),
+    "dtype_cu_seqlens": zeros("cu_seqlens_q", (3,), "i8"),
+    "rank": zeros("q_nope", (TOTAL_Q, HEADS * 128), "u1"),
+    "rank_cu_seqlens": zeros("cu_seqlens_k", (1, 3), "i4"),
+    "tokens_q_rope": zeros("q_rope", (TOTAL_Q - 1, HEADS, 64), "u2"),
+    "tokens_v": zeros("v", (TOTAL_K + 1, HEADS, 128), "u1"),
+    "tokens_k_scale": zeros("k_scale", (TOTAL_K - 1,), "f4"),
+    "heads": zeros("k_nope", (TOTAL_K, HEADS - 1, 128), "u1"),
+    "heads_k_rope": zeros("k_rope", (TOTAL_K, HEADS, 64), "u2"),
+    "no_heads": zeros("q_nope", (TOTAL_Q, 0, 128), "u1"),
+    "depth": zeros("q_nope", (TOTAL_Q, HEADS, 64), "u1"),
+    "shape_out": zeros("out", (TOTAL_Q, HEADS + 1, 128), "u2"),
+    "batch": zeros("cu_seqlens_k", (4,), "i4"),
+    "cu_seqlens_empty": zeros("cu_seqlens_q", (0,), "i4"),
+    "last_stride": strided("v", (TOTAL_K, HEADS, 128), (2048, 256, 2)),
+    "base": move("q_nope", 8),
+    "base_out": move("out", 2),
+    "base_scale": move("q_scale", 2),
+    "token_stride": strided("q_rope", (TOTAL_Q, HEADS, 64), (1032, 128, 2)),
+    "head_stride": strided("k_nope", (TOTAL_K, HEADS, 128), (2048, 136, 1)),
+    "token_stride_zero": strided("k_nope", (TOTAL_K, HEADS, 128), (0, 128, 1)),
+    "token_stride_negative": strided("k_nope", (TOTAL_K, HEADS, 128), (-1024, 128, 1)),
+    "stride_huge": strided("v", (TOTAL_K, HEADS, 128), (2**40, 128, 1)),
+    "head_stride_zero_out": strided("out", (TOTAL_Q, HEADS, 128), (2048, 0, 2)),
+    "scale_not_contiguous": strided("k_scale", (TOTAL_K,), (8,)),
+    "scale_missing": pass_as("q_scale", None),
+    "scale_not_declared": pass_as("v_scale", DeviceArray(np.zeros(TOTAL_K, np.float32), pointer=1 << 30)),
+    "q_rope_missing": pass_as("q_rope", None),
+    "cu_seqlens_missing": pass_as("cu_seqlens_k", None),
+    "lse_not_declared": pass_as("lse", DeviceArray(np.zeros((HEADS, TOTAL_Q), np.float32), pointer=1 << 30)),
+    "max_seqlen_missing": pass_as("max_seqlen_q", None),
+    "max_seqlen_negative": pass_as("max_seqlen_q", -1),
+    "max_seqlen_float": pass_as("max_seqlen_q", 40.5),
+    "softmax_scale_nan": pass_as("softmax_scale", math.nan),
+    "softmax_scale_negative": pass_as("softmax_scale", -0.5),
+    "softmax_scale_text": pass_as("softmax_scale", "half"),
+    "tokens_too_many": strided("q_nope", (2**31, HEADS, 128), (1024, 128, 1)),
+    "numpy": pass_as("v", np.zeros((TOTAL_K, HEADS, 128), np.uint8)),
+    "list": pass_as("q_scale", [1.0]),
+    "stream": pass_as("stream", "main"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_argument(name: str) -> None:
+    kernel, driver, _ = make_kernel()
+    call = good_call()
+    WRONG[name](call)
+    if name == "tokens_too_many":
+        for other, shape in (
+            ("q_rope", (2**31, HEADS, 64)),
+            ("q_scale", (2**31,)),
+            ("out", (2**31, HEADS, 128)),
+        ):
+            array = call[other].array
+            strided(other, shape, array.strides)(call)
+    with pytest.raises(LaunchError) as caught:
+        kernel(**call)
+    assert str(caught.value) + "\n" == (MESSAGES / f"launch_{name}.txt").read_text()
+    assert isinstance(caught.value, ValueError)
+    assert not driver.launches
+
+
+def test_every_stored_message_has_a_test() -> None:
+    stored = {path.stem.removeprefix("launch_") for path in MESSAGES.glob("launch_*.txt")}
+    assert stored == {*WRONG, "device", "unsupported_gpu", "scale_of_bf16_spec"}
+
+
+def test_scale_is_refused_by_a_spec_without_scales() -> None:
+    kernel, driver, _ = make_kernel(scaled=False)
+    call = good_call(scaled=False)
+    call["q_scale"] = DeviceArray(np.zeros(TOTAL_Q, np.float32), pointer=1 << 30)
+    with pytest.raises(LaunchError) as caught:
+        kernel(**call)
+    assert str(caught.value) + "\n" == (MESSAGES / "launch_scale_of_bf16_spec.txt").read_text()
+    assert not driver.launches
+
+
+def test_arrays_on_two_devices_are_refused() -> None:
+    call = good_call()
+    kernel, driver, _ = make_kernel(driver=FakeDriver(devices={call["k_nope"].pointer: 1}))
+    with pytest.raises(LaunchError) as caught:
+        kernel(**call)
+    assert str(caught.value) + "\n" == (MESSAGES / "launch_device.txt").read_text()
+    assert not driver.launches
+
+
+def test_unsupported_gpu_is_refused_before_anything_is_built() -> None:
+    kernel, driver, _ = make_kernel(driver=FakeDriver(capability=(8, 9)))
+    kernel._dispatcher._build = None  # type: ignore[assignment]
+    with pytest.raises(LaunchError) as caught:
+        kernel(**good_call())
+    assert str(caught.value) + "\n" == (MESSAGES / "launch_unsupported_gpu.txt").read_text()
+    assert not driver.calls
+
+
+def test_several_faults_come_together() -> None:
+    kernel, _, _ = make_kernel()
+    call = good_call()
+    zeros("q_rope", (TOTAL_Q - 1, HEADS, 64), "u2")(call)
+    zeros("v", (TOTAL_K, HEADS, 64), "u1")(call)
+    with pytest.raises(LaunchError) as caught:
+        kernel(**call)
+    assert [fault.code for fault in caught.value.diagnostics] == ["shape", "shape"]
+
+
+def params_of(kernel: Kernel, launch: tuple[Any, ...]) -> dict[str, Any]:
+    """The members of Params as the launch passes them."""
+    addresses = launch[10]
+    layout = params_layout(kernel._variant.params)
+    data = ctypes.string_at(addresses[len(addresses) - 1], layout.size_bytes)
+    return dict(zip(layout.names, struct.unpack(layout.format, data), strict=True))
+
+
+def test_launch_carries_grid_maps_and_params() -> None:
+    kernel, driver, requests = make_kernel()
+    call = good_call()
+    call["q_scale"].pointer += 4
+    call["k_scale"].pointer += 12
+    assert kernel(**call, stream=77) is call["out"]
+    (launch,) = driver.launches
+    context, function, *grid, threads, y, z, smem_bytes, stream, addresses, extra = launch
+    assert (context, function, grid) == (0, 8, [HEADS, 2, 1])
+    assert (threads, y, z, smem_bytes, stream, extra) == (384, 1, 1, 5120, 77, None)
+    maps = [ctypes.string_at(addresses[index], 128) for index in range(7)]
+    assert maps == [bytes([index]) * 128 for index in range(1, 8)]
+    params = params_of(kernel, launch)
+    assert params.pop("scale_log2") == pytest.approx(math.log2(math.e) / math.sqrt(192), rel=1e-6)
+    assert params == {
+        "out": call["out"].pointer,
+        "cu_seqlens_q": call["cu_seqlens_q"].pointer,
+        "cu_seqlens_k": call["cu_seqlens_k"].pointer,
+        "out_token_stride": HEADS * 128,
+        "out_head_stride": 128,
+        "batch": 2,
+        "heads": HEADS,
+        "query_tiles": 1,
+        "q_nope_head_step": 1,
+        "q_rope_head_step": 1,
+        "k_nope_head_step": 1,
+        "v_head_step": 1,
+        "q_scale_first": 1,
+        "k_scale_first": 3,
+    }
+    assert requests[3].extents == (64, TOTAL_K, 1)
+    assert (requests[5].address % 16, requests[5].extents) == (0, (TOTAL_Q + 1,))
+    assert (requests[6].address % 16, requests[6].extents) == (0, (TOTAL_K + 3,))
+
+
+def test_a_second_call_encodes_and_loads_nothing() -> None:
+    kernel, driver, requests = make_kernel()
+    call = good_call()
+    kernel(**call)
+    before = (len(requests), list(driver.calls))
+    kernel(**call)
+    assert (len(requests), list(driver.calls)) == before
+    assert len(driver.launches) == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("softmax_scale", 0.5), ("max_seqlen_q", 100), ("stream", 5)],
+)
+def test_no_scalar_is_frozen_by_an_earlier_call(field: str, value: object) -> None:
+    kernel, driver, _ = make_kernel()
+    call = good_call()
+    kernel(**call)
+    kernel(**{**call, field: value})
+    fresh, other_driver, _ = make_kernel()
+    fresh(**{**call, field: value})
+    assert params_of(kernel, driver.launches[1]) == params_of(fresh, other_driver.launches[0])
+    assert driver.launches[1][:10] == other_driver.launches[0][:10]
+    assert params_of(kernel, driver.launches[1]) != params_of(kernel, driver.launches[0]) or field == "stream"
+
+
+def test_shared_heads_have_step_zero_and_extent_one() -> None:
+    kernel, driver, requests = make_kernel()
+    call = good_call()
+    strided("k_nope", (TOTAL_K, HEADS, 128), (128, 0, 1))(call)
+    strided("k_rope", (TOTAL_K, HEADS, 64), (128, 0, 2))(call)
+    kernel(**call)
+    params = params_of(kernel, driver.launches[0])
+    assert (params["k_nope_head_step"], params["v_head_step"]) == (0, 1)
+    assert requests[2].extents == (128, TOTAL_K, 1)
+    assert requests[2].strides == (128, 128)
+    assert requests[3].extents == (64, TOTAL_K, 1)
+
+
+def test_no_keys_give_maps_of_extent_one_at_a_valid_address() -> None:
+    kernel, driver, requests = make_kernel()
+    call = good_call()
+    for name, shape in (
+        ("k_nope", (0, HEADS, 128)),
+        ("k_rope", (0, 64)),
+        ("v", (0, HEADS, 128)),
+        ("k_scale", (0,)),
+    ):
+        replace(name, lambda array, shape=shape: np.zeros(shape, array.dtype))(call)  # type: ignore[misc]
+        call[name].pointer = 0
+    kernel(**call)
+    assert len(driver.launches) == 1
+    for request in (requests[2], requests[3], requests[4], requests[6]):
+        assert request.address == call["q_nope"].pointer
+        assert set(request.extents[1:]) <= {1} and request.extents[0] in (1, 64, 128)
+
+
+def test_lengths_of_one_may_have_any_stride() -> None:
+    kernel, driver, requests = make_kernel()
+    call = good_call()
+    for name, width, item in (("q_nope", 128, 1), ("q_rope", 64, 2), ("out", 128, 2)):
+        strided(name, (1, HEADS, width), (3, width * item, item))(call)
+    replace("q_scale", lambda array: array[:1])(call)
+    kernel(**call)
+    assert len(driver.launches) == 1
+    assert requests[0].extents == (128, 1, HEADS)
+    assert requests[0].strides == (128, 128)
+
+
+@pytest.mark.parametrize("empty", ["batch", "queries", "capacity"])
+def test_nothing_is_launched_for_nothing(empty: str) -> None:
+    kernel, driver, _ = make_kernel()
+    call = good_call()
+    if empty == "batch":
+        for name in ("cu_seqlens_q", "cu_seqlens_k"):
+            replace(name, lambda array: array[:1])(call)
+    if empty == "queries":
+        for name in ("q_nope", "q_rope", "q_scale", "out"):
+            replace(name, lambda array: array[:0])(call)
+    if empty == "capacity":
+        call["max_seqlen_q"] = 0
+    assert kernel(**call) is call["out"]
+    assert not driver.launches and not driver.calls
+
+
+def test_batch_beyond_the_grid_goes_to_z() -> None:
+    kernel, driver, _ = make_kernel()
+    call = good_call()
+    for name in ("cu_seqlens_q", "cu_seqlens_k"):
+        zeros(name, (70_001,), "i4")(call)
+    kernel(**call)
+    assert driver.launches[0][2:5] == (HEADS, 65535, 2)
+
+
+def test_launch_on_the_arrays_device_restores_the_current_one() -> None:
+    call = good_call()
+    devices = {array.pointer: 1 for array in call.values() if isinstance(array, DeviceArray)}
+    kernel, driver, _ = make_kernel(driver=FakeDriver(devices=devices))
+    kernel(**call)
+    assert driver.launches[0][0] == 1
+    assert driver.calls[0] == ("load", 1)
+    assert driver.current == 0
+
+
+def test_check_accepts_right_contents_with_one_synchronisation() -> None:
+    kernel, driver, _ = make_kernel()
+    call = {name: DeviceArray(array) for name, array in good_arrays().items()}
+    kernel(**call, max_seqlen_q=40, check=True, stream=9)
+    assert [entry for entry in driver.calls if entry[0] == "synchronize"] == [("synchronize", 9)]
+    assert len(driver.launches) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("cu_seqlens_q", [1, 30, 70], "cu_seqlens_q runs from 1 to 70, from 0 to 70 tokens is needed"),
+        ("cu_seqlens_k", [0, 50, 91], "cu_seqlens_k runs from 0 to 91, from 0 to 90 tokens is needed"),
+        ("cu_seqlens_k", [0, 95, 90], "cu_seqlens_k falls from 95 to 90 at sequence 1, it may only rise"),
+        ("cu_seqlens_q", [0, 29, 70], "sequence 1 has 41 queries, max_seqlen_q is 40"),
+    ],
+)
+def test_check_refuses_wrong_lengths(name: str, values: list[int], said: str) -> None:
+    kernel, driver, _ = make_kernel()
+    arrays = good_arrays()
+    arrays[name][:] = values
+    call = {key: DeviceArray(array) for key, array in arrays.items()}
+    with pytest.raises(LaunchError, match=said):
+        kernel(**call, max_seqlen_q=40, check=True)
+    assert not driver.launches
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_check_refuses_wrong_scales(value: float) -> None:
+    kernel, driver, _ = make_kernel()
+    arrays = good_arrays()
+    arrays["k_scale"][17] = value
+    call = {key: DeviceArray(array) for key, array in arrays.items()}
+    with pytest.raises(
+        LaunchError, match=rf"k_scale is {value} at \[17\], a finite number of at least 0 is needed"
+    ):
+        kernel(**call, max_seqlen_q=40, check=True)
+    assert not driver.launches
+
+
+def test_plan_and_spec_are_read_only() -> None:
+    kernel, _, _ = make_kernel()
+    assert kernel.spec["dims"]["rope"] == 64
+    assert kernel.plan["variants"][0]["entry"] == "tiny"
+    with pytest.raises(TypeError):
+        kernel.plan["name"] = "other"  # type: ignore[index]
+    with pytest.raises(TypeError):
+        kernel.spec["dims"]["rope"] = 0
+    assert kernel.lse_info is None
+    assert kernel.is_compiled()
+
+
+def test_warmup_loads_once() -> None:
+    kernel, driver, _ = make_kernel()
+    kernel.warmup()
+    kernel.warmup()
+    kernel(**good_call())
+    assert [entry[0] for entry in driver.calls] == ["load", "smem"]
