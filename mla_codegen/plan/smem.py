@@ -90,8 +90,8 @@ def smem_faults(
         return ()
     ways = _ways_to_less(smem, tiles, has_scales, asked)
     located = [field for field, _ in ways if field in asked] or list(asked)
-    fields = " and ".join([", ".join(asked[:-1]), *asked[-1:]]) if len(asked) > 1 else "".join(asked)
-    to_auto = f"leave {fields} to auto"
+    fields = filter(None, (", ".join(asked[:-1]), *asked[-1:]))
+    to_auto = f"leave {' and '.join(fields)} to auto"
     texts = " or ".join(text for _, text in ways)
     return (
         Diagnostic(

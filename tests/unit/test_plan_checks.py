@@ -1,0 +1,259 @@
+"""Each invariant of a plan has been seen to fire, and the planner breaks none, whatever a spec says."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mla_codegen.arch import ARCHS
+from mla_codegen.errors import PlanError, SpecError
+from mla_codegen.plan import Plan, checks, make_plan
+from mla_codegen.plan.checks import broken_invariants
+from mla_codegen.plan.model import ConstantGroup, Variant
+from mla_codegen.spec import Origin, Spec
+
+LIMITS = ARCHS["sm_90a"]
+BASE: dict[str, Any] = {"name": "k", "arch": "sm_90a", "dims": {"nope": 128, "rope": 64, "v": 128}}
+FP8 = BASE | {"dtypes": {"qkv": "e4m3"}, "scales": {"q": "token", "k": "token", "rope": "prescaled"}}
+BF16 = BASE | {"dtypes": {"qkv": "bf16"}}
+
+Change = Callable[[Variant], Variant]
+
+
+def swap(items: tuple, name: str, **values: object) -> tuple:
+    """The items with fields of the one called `name` replaced."""
+    assert any(item.name == name for item in items), f"there is no {name}"
+    return tuple(replace(item, **values) if item.name == name else item for item in items)
+
+
+def smem_field(name: str, **values: object) -> Change:
+    return lambda v: replace(v, smem=replace(v.smem, fields=swap(v.smem.fields, name, **values)))
+
+
+def smem(**values: object) -> Change:
+    return lambda v: replace(v, smem=replace(v.smem, **values))
+
+
+def mbarrier(name: str, **values: object) -> Change:
+    return lambda v: replace(v, mbarriers=swap(v.mbarriers, name, **values))
+
+
+def named(name: str, **values: object) -> Change:
+    return lambda v: replace(v, named_barriers=swap(v.named_barriers, name, **values))
+
+
+def role(name: str, **values: object) -> Change:
+    return lambda v: replace(v, roles=swap(v.roles, name, **values))
+
+
+def tensor_map(name: str, **values: object) -> Change:
+    return lambda v: replace(v, tensor_maps=swap(v.tensor_maps, name, **values))
+
+
+def launch(**values: object) -> Change:
+    return lambda v: replace(v, launch=replace(v.launch, **values))
+
+
+def constant(name: str, literal: str) -> Change:
+    def group(old: ConstantGroup) -> ConstantGroup:
+        return replace(
+            old,
+            constants=tuple(
+                replace(item, literal=literal) if item.name == name else item for item in old.constants
+            ),
+        )
+
+    return lambda v: replace(v, constants=tuple(group(old) for old in v.constants))
+
+
+# What is planted, and the whole of one sentence that it must bring.
+FAULTS: list[tuple[dict[str, Any], Change, str]] = [
+    (
+        FP8,
+        smem_field("kv_smem", offset_bytes=48128),
+        "kv_smem starts at 48128, the field before it ends at 49152",
+    ),
+    (FP8, smem_field("v_smem", offset_bytes=122881), "v_smem at 122881 is not aligned to 1024"),
+    (FP8, smem_field("mbar_base", count=16), "mbar_base has 136 bytes, 16 elements of u64"),
+    (
+        BF16,
+        smem_field("q_smem", align_bytes=2048),
+        "q_smem is aligned to 2048, the struct to 1024 only",
+    ),
+    (BF16, smem(used_bytes=213080), "the fields end at 213072, used_bytes is 213080"),
+    (BF16, smem(sizeof_bytes=213072), "sizeof is 213072, 213072 bytes are rounded up to 1024"),
+    (FP8, smem(sizeof_bytes=233472), "233472 bytes of shared memory exceed 232448"),
+    (FP8, launch(smem_bytes=186368), "the launch asks for 186368 bytes, the struct has 187392"),
+    (FP8, mbarrier("k_empty", first_index=3), "k_empty starts at index 3, the one before it ends at 4"),
+    (FP8, mbarrier("k_empty", arrivals=8), "k_empty expects 8 arrivals, 12 threads arrive"),
+    (FP8, mbarrier("v_full", arrivals=1), "v_full expects 1 arrivals, 3 threads arrive"),
+    (BF16, mbarrier("v_tail_cleared", arrivals=32), "v_tail_cleared expects 32 arrivals, 1 threads arrive"),
+    (BF16, mbarrier("k_empty", arrives="correction"), "k_empty expects 8 arrivals, 0 threads arrive"),
+    (BF16, mbarrier("k_full", tx_bytes=49024), "k_full expects 49024 bytes, its copies bring 49152"),
+    (FP8, mbarrier("v_full", tx_bytes=12288), "v_full expects 12288 bytes, its copies bring 0"),
+    (FP8, tensor_map("v_map", box=(128, 80, 1)), "v_raw_full expects 12288 bytes, its copies bring 10240"),
+    (BF16, tensor_map("q_nope_map", issues=1), "q_full expects 49152 bytes, its copies bring 32768"),
+    (FP8, constant("kKStages", "4"), "k_full has 3 where the source says kKStages, which is 4"),
+    (
+        FP8,
+        constant("kConsumerArrivals", "384"),
+        "v_empty has 12 where the source says kConsumerArrivals, which is 384",
+    ),
+    (FP8, lambda v: replace(v, num_mbars=16), "the barriers are 17, num_mbars is 16"),
+    (
+        FP8,
+        smem_field("mbar_base", count=16, size_bytes=128),
+        "mbar_base has room for 16 barriers, num_mbars is 17",
+    ),
+    (FP8, named("turn_1", id=1), "named barrier ids [1, 1, 3] are not distinct numbers from 1 to 15"),
+    (BF16, named("turn_0", id=0), "named barrier ids [0, 2] are not distinct numbers from 1 to 15"),
+    (BF16, named("turn_1", id=16), "named barrier ids [1, 16] are not distinct numbers from 1 to 15"),
+    (BF16, named("turn_1", threads=250), "turn_1 is for 250 threads, not whole warps of the CTA"),
+    (BF16, named("turn_1", threads=512), "turn_1 is for 512 threads, not whole warps of the CTA"),
+    (FP8, role("transpose", first_warp=2), "role transpose starts at warp 2, the one before it ends at 1"),
+    (FP8, role("consumer", num_warps=8), "the roles have 12 warps, the launch 512 threads"),
+    (BF16, launch(launch_registers=176), "the launch has 176 registers a thread, it can have 168"),
+    (
+        BF16,
+        role("consumer", registers=244),
+        "role consumer has 244 registers, which setmaxnreg does not take",
+    ),
+    (BF16, role("consumer", registers=16), "role consumer has 16 registers, which setmaxnreg does not take"),
+    # 128 x (32 + 3 x 168) = 68608 of 512 x 128
+    (FP8, role("consumer", registers=168), "the warpgroups take 68608 registers, the launch allocates 65536"),
+    (FP8, role("load", registers=24), "warpgroup 0 has several register counts: [24, 32]"),
+    (FP8, tensor_map("k_nope_map", box=(128, 96)), "k_nope_map has a box of 2 dimensions and 3 axes"),
+    (
+        FP8,
+        tensor_map("k_nope_map", box=(128, 288, 1)),
+        "k_nope_map has box (128, 288, 1), each extent is at most 256",
+    ),
+    (FP8, tensor_map("v_map", box=(128, 0, 1)), "v_map has box (128, 0, 1), each extent is at most 256"),
+    (FP8, tensor_map("v_map", issue_bytes=12160), "v_map issues 12160 bytes, its box has 12288"),
+    (
+        BF16,
+        tensor_map("v_map", box=(32, 256, 1)),
+        "v_map has box (32, 256, 1), its rows are not 128 bytes wide",
+    ),
+]
+
+
+def broken(spec: dict[str, Any], change: Change) -> tuple[str, ...]:
+    plan = make_plan(Spec.from_mapping(spec))
+    (variant,) = plan.variants
+    return broken_invariants(replace(plan, variants=(change(variant),)), LIMITS)
+
+
+@pytest.mark.parametrize(("spec", "change", "sentence"), FAULTS, ids=[fault[2] for fault in FAULTS])
+def test_planted_faults_are_found(spec: dict[str, Any], change: Change, sentence: str) -> None:
+    assert sentence in broken(spec, change)
+
+
+@pytest.mark.parametrize("spec", [FP8, BF16], ids=["fp8", "bf16"])
+def test_sound_plans_break_nothing(spec: dict[str, Any]) -> None:
+    assert broken(spec, lambda variant: variant) == ()
+
+
+def sentences() -> list[str]:
+    """Every sentence that the checks can say, as a pattern."""
+    patterns = []
+    for node in ast.walk(ast.parse(inspect.getsource(checks))):
+        if isinstance(node, ast.Yield) and isinstance(node.value, ast.JoinedStr):
+            texts = [
+                re.escape(part.value) if isinstance(part, ast.Constant) else ".+"
+                for part in node.value.values
+            ]
+            patterns.append("".join(texts))
+    return patterns
+
+
+def test_every_check_has_a_planted_fault() -> None:
+    assert len(sentences()) > 20
+    for pattern in sentences():
+        assert any(re.fullmatch(pattern, fault[2]) for fault in FAULTS), f"nothing planted brings: {pattern}"
+
+
+def test_a_broken_plan_never_leaves_the_planner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "broken_invariants", lambda plan, limits: ("the sky falls",))
+    with pytest.raises(AssertionError, match="the sky falls"):
+        make_plan(Spec.from_mapping(BF16))
+
+
+AUTO = st.just("auto")
+SIZES = st.fixed_dictionaries(
+    {
+        "tile": st.fixed_dictionaries(
+            {
+                "block_m": AUTO | st.sampled_from([64, 128, 144, 192, 256]),
+                "block_n": AUTO | st.integers(1, 20).map(lambda i: 16 * i),
+            }
+        ),
+        "pipeline": st.fixed_dictionaries(
+            {name: AUTO | st.integers(1, 8) for name in ("kv_stages", "v_stages", "v_raw_stages")}
+        ),
+        "schedule": st.fixed_dictionaries({"consumers": AUTO | st.integers(1, 4)}),
+        "mask": st.sampled_from(["full", "causal", {"window": [64, 0]}]),
+    }
+)
+ORIGIN = Origin(path="specs/k.yaml", positions={"name": (1, 1), "tile": (2, 3), "mask": (9, 9)})
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    base=st.sampled_from([FP8, BF16]),
+    out=st.sampled_from(["bf16", "f32"]),
+    sizes=SIZES,
+    debug=st.booleans(),
+)
+def test_every_spec_gives_a_sound_plan_or_located_diagnostics(
+    base: dict[str, Any], out: str, sizes: dict[str, Any], debug: bool
+) -> None:
+    data = base | sizes | {"dtypes": {**base["dtypes"], "out": out}}
+    spec = Spec.from_mapping(data, origin=ORIGIN)
+    try:
+        plan = make_plan(spec, debug=debug)
+    except PlanError as error:
+        for fault in error.diagnostics:
+            assert fault.path == "specs/k.yaml"
+            assert fault.field and fault.message and fault.help
+            if fault.field.split(".")[0] in ("tile", "mask"):
+                assert fault.line is not None
+    else:
+        assert broken_invariants(plan, LIMITS) == ()
+        assert plan.variants[0].features.debug is debug
+        assert Plan.from_json(plan.to_json()) == plan
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    qkv=st.sampled_from(["e4m3", "bf16", "f16"]),
+    arch=st.sampled_from(["sm_90a", "sm_100a", "sm_100f", "sm_103a"]),
+    dims=st.fixed_dictionaries(
+        {name: st.sampled_from([64, 128, 192, 256]) for name in ("nope", "rope", "v")}
+    ),
+    scale=st.sampled_from(["none", "tensor", "head", "token", "token_head"]),
+    rope=st.sampled_from(["prescaled", "raw"]),
+    sizes=SIZES,
+)
+def test_unsupported_specs_are_refused_with_diagnostics(
+    qkv: str, arch: str, dims: dict[str, int], scale: str, rope: str, sizes: dict[str, Any]
+) -> None:
+    scales = {"q": scale, "k": scale, "rope": rope} if qkv == "e4m3" else {}
+    data = {"name": "k", "arch": arch, "dtypes": {"qkv": qkv}, "dims": dims, "scales": scales} | sizes
+    try:
+        plan = make_plan(Spec.from_mapping(data))
+    except SpecError:
+        return  # rope cannot be stored divided by a scale of each head
+    except PlanError as error:
+        assert all(fault.field and fault.help for fault in error.diagnostics)
+    else:
+        assert (plan.arch, dims) == ("sm_90a", {"nope": 128, "rope": 64, "v": 128})
+        assert broken_invariants(plan, LIMITS) == ()

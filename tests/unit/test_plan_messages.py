@@ -1,0 +1,242 @@
+"""What a user reads where there is no plan, against stored texts; and that the way out is one."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from mla_codegen.errors import Diagnostic, PlanError
+from mla_codegen.plan import make_plan
+from mla_codegen.spec import Spec
+from mla_codegen.spec_loader import loads_specs
+
+MESSAGES = Path(__file__).parent / "messages"
+
+HEAD = """\
+name: k
+arch: sm_90a
+"""
+FP8 = (
+    HEAD
+    + """\
+dtypes: {qkv: e4m3}
+dims: {nope: 128, rope: 64, v: 128}
+scales: {q: token, k: token, rope: prescaled}
+"""
+)
+BF16 = (
+    HEAD
+    + """\
+dtypes: {qkv: bf16}
+dims: {nope: 128, rope: 64, v: 128}
+"""
+)
+
+WRONG: dict[str, str] = {
+    "smem_one_field": FP8 + "pipeline:\n  kv_stages: 32\n",
+    "smem_two_fields": FP8 + "tile: {block_n: 96}\npipeline: {kv_stages: 12}\n",
+    "smem_block_n": BF16 + "tile:\n  block_n: 160\n",
+    "smem_three_consumers": BF16 + "schedule: {consumers: 3}\npipeline: {v_stages: 9, kv_stages: 1}\n",
+    "smem_everything": FP8
+    + "tile: {block_m: 192, block_n: 96}\npipeline: {kv_stages: 9, v_stages: 19, v_raw_stages: 19}\n"
+    + "schedule: {consumers: 3}\n",
+    "registers": FP8 + "tile: {block_n: 128}\n",
+    "registers_rows": BF16 + "tile: {block_m: 192, block_n: 96}\nschedule: {consumers: 3}\n",
+    "registers_two_consumers": FP8 + "tile: {block_n: 192}\nschedule: {consumers: 2}\n",
+    "registers_and_smem": BF16 + "tile: {block_n: 256}\npipeline: {kv_stages: 3}\n",
+    "bad_tiles": FP8 + "tile:\n  block_m: 64\n  block_n: 80\nschedule: {consumers: 8}\n",
+    "bad_block_n": BF16 + "tile: {block_n: 272}\n",
+    "consumers_conflict": BF16 + "tile: {block_m: 192}\nschedule: {consumers: 2}\n",
+    "no_raw_v": BF16 + "pipeline: {v_raw_stages: 2}\n",
+    "other_arch": FP8.replace("sm_90a", "sm_100a") + "tile: {block_n: 80}\n",
+    "rope_e4m3": FP8.replace("{qkv: e4m3}", "{qkv: e4m3, rope_gmem: e4m3}"),
+    "f16": BF16.replace("bf16", "f16"),
+    "one_unsupported_and_one_wrong": FP8 + "mask: {window: [128, 0]}\ntile: {block_n: 80}\n",
+    "all_unsupported": """\
+name: k
+arch: sm_103a
+dtypes: {qkv: e4m3, p: bf16, rope_gmem: e4m3, rope_mma: bf16, out: f16}
+dims: {nope: 192, rope: 32, v: 256}
+heads: {q: 128, group: 8}
+scales: {q: tensor, k: head, v: token, rope: raw, rope_k: token}
+mask: {prefix_lm: true}
+layout: {q: dense, kv: {paged: 64}, rope: {paged: 16}}
+pipeline: {qk_stages: 2, pv_stages: 4, kv_ring: unified}
+accumulation: {flush_blocks: 16}
+softmax: {lse: natural, variant: lazy, sink: true, softcap: 30.0}
+smem: {layout: seed}
+schedule: {order: free, transpose_warps: 4, persistent: true, longest_first: false}
+""",
+    "transposed_v": FP8 + "layout: {v: transposed}\n",
+}
+
+
+def diagnostics(text: str) -> tuple[Diagnostic, ...]:
+    (spec,) = loads_specs(text, path="specs/k.yaml")
+    with pytest.raises(PlanError) as caught:
+        make_plan(spec)
+    return caught.value.diagnostics
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_messages(case: str) -> None:
+    stored = MESSAGES / f"plan_{case}.txt"
+    found = "\n".join(fault.render() for fault in diagnostics(WRONG[case])) + "\n"
+    assert stored.is_file(), f"{stored.name} is missing, it should hold:\n{found}"
+    assert found == stored.read_text(encoding="ascii")
+
+
+def test_every_stored_message_has_its_case() -> None:
+    stored = [path.stem.removeprefix("plan_") for path in MESSAGES.glob("plan_*.txt")]
+    assert sorted(stored) == sorted(WRONG)
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_every_diagnostic_has_a_place_both_values_and_a_way_out(case: str) -> None:
+    lines = WRONG[case].splitlines()
+    for fault in diagnostics(WRONG[case]):
+        assert fault.path == "specs/k.yaml"
+        assert fault.field is not None
+        assert fault.line is not None and fault.col is not None
+        key = re.match(r"\w+", lines[fault.line - 1][fault.col - 1 :])
+        assert key, f"{fault.location()} points at no word"
+        assert re.fullmatch(r"[a-z].*[^.]", fault.message), "one sentence, lower case, without full stop"
+        assert re.search(r"\d|is .+, ", fault.message), "no value found"
+        assert fault.help
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_diagnostics_point_at_the_value_or_the_key_of_their_field(case: str) -> None:
+    lines = WRONG[case].splitlines()
+    for fault in diagnostics(WRONG[case]):
+        (_, _, name) = fault.field.rpartition(".")
+        place = lines[fault.line - 1]
+        assert name in place or f"{fault.field.split('.')[0]}:" in place
+
+
+def test_every_fault_is_reported_at_once() -> None:
+    fields = {fault.field for fault in diagnostics(WRONG["all_unsupported"])}
+    assert fields == {
+        "arch",
+        "dtypes.p",
+        "dtypes.rope_gmem",
+        "dtypes.out",
+        "dims.nope",
+        "dims.rope",
+        "dims.v",
+        "heads.q",
+        "heads.group",
+        "scales.q",
+        "scales.k",
+        "scales.v",
+        "scales.rope",
+        "scales.rope_k",
+        "mask",
+        "layout.q",
+        "layout.kv",
+        "layout.rope",
+        "pipeline.qk_stages",
+        "pipeline.pv_stages",
+        "pipeline.kv_ring",
+        "accumulation.flush_blocks",
+        "softmax.lse",
+        "softmax.variant",
+        "softmax.sink",
+        "softmax.softcap",
+        "smem.layout",
+        "schedule.order",
+        "schedule.transpose_warps",
+        "schedule.persistent",
+        "schedule.longest_first",
+    }
+
+
+def test_the_terms_add_up_to_what_is_needed() -> None:
+    for case in (name for name in WRONG if name.startswith("smem_")):
+        (fault,) = diagnostics(WRONG[case])
+        needed, there = map(int, re.findall(r"(\d+) B", fault.message))
+        terms = [
+            (int(count or 1), int(size))
+            for count, size in re.findall(r"\w+ (?:(\d+) x )?(\d+)(?= \+|$)", fault.notes[0])
+        ]
+        assert len(terms) == fault.notes[0].count(" + ") + 1
+        assert sum(count * size for count, size in terms) == needed > there == 232448
+
+
+def ways_out(fault: Diagnostic) -> list[dict[str, object]]:
+    """The changes that a help offers, each as field -> value."""
+    text = fault.help.removeprefix("set ")
+    text, _, fields = text.rpartition("leave ")
+    ways: list[dict[str, object]] = []
+    for way in filter(None, text.removesuffix(", or ").split(" or ")):
+        settings = [setting.split(": ") for setting in way.split(" with ")]
+        ways.append({field: int(value) for field, value in settings})
+    ways.append(dict.fromkeys(re.split(", | and ", fields.removesuffix(" to auto")), "auto"))
+    return ways
+
+
+def changed(spec: Spec, change: dict[str, object]) -> Spec:
+    data = spec.to_mapping()
+    for field, value in change.items():
+        section, name = field.split(".")
+        data[section][name] = value
+    return Spec.from_mapping(data)
+
+
+ALONE = ("smem_one_field", "smem_two_fields", "smem_block_n", "smem_three_consumers", "smem_everything")
+ALONE += ("registers", "registers_rows", "registers_two_consumers")
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_each_way_out_leads_to_a_plan(case: str) -> None:
+    (spec,) = loads_specs(WRONG[case], path="specs/k.yaml")
+    (fault,) = diagnostics(WRONG[case])
+    for way in ways_out(fault):
+        make_plan(changed(spec, way))
+
+
+def test_ways_out_are_the_nearest_ones() -> None:
+    (fault,) = diagnostics(WRONG["smem_two_fields"])
+    # 49152 + kv x 24576 + 2 x 12288 + 12288: 5 stages are 208896, 6 are 233472.
+    assert ways_out(fault)[0] == {"pipeline.kv_stages": 5}
+
+
+AXES = {
+    "schedule.consumers": ("auto", 2, 3),
+    "tile.block_n": ("auto", 64, 96, 128, 192, 256),
+    "pipeline.kv_stages": ("auto", 1, 4, 12),
+    "pipeline.v_stages": ("auto", 1, 9),
+}
+
+
+@pytest.mark.parametrize("text", [FP8, BF16], ids=["fp8", "bf16"])
+def test_ways_out_work_wherever_one_thing_is_wrong(text: str) -> None:
+    (spec,) = loads_specs(text, path="specs/k.yaml")
+    tried = 0
+    for values in itertools.product(*AXES.values()):
+        asked = changed(spec, dict(zip(AXES, values, strict=True)))
+        try:
+            make_plan(asked)
+        except PlanError as error:
+            if len(error.diagnostics) > 1:
+                continue
+            for way in ways_out(error.diagnostics[0]):
+                make_plan(changed(asked, way))
+                tried += 1
+    assert tried > 100
+
+
+def test_following_all_advice_about_unsupported_fields_gives_a_plan() -> None:
+    (spec,) = loads_specs(WRONG["all_unsupported"], path="specs/k.yaml")
+    data = spec.to_mapping()
+    for fault in diagnostics(WRONG["all_unsupported"]):
+        field, _, values = fault.help.removeprefix("set ").partition(": ")
+        value = values.split(" or ")[0]
+        known = {"null": None, "true": True, "false": False}
+        section, _, name = field.partition(".")
+        target = data[section] if name else data
+        target[name or section] = known.get(value, int(value) if value.isdigit() else value)
+    make_plan(Spec.from_mapping(data))

@@ -1,0 +1,416 @@
+"""What `auto` becomes, what a user's own numbers become, and what a plan is as a value."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from mla_codegen.arch import ARCHS
+from mla_codegen.errors import PlanError
+from mla_codegen.plan import Plan, make_plan
+from mla_codegen.plan.checks import broken_invariants
+from mla_codegen.plan.roles import split_registers
+from mla_codegen.plan.smem import fits
+from mla_codegen.plan.tiles import resolve_tiles, smaller
+from mla_codegen.spec import Spec
+from mla_codegen.spec_loader import load_spec, loads_specs
+
+ROOT = Path(__file__).parents[2]
+SMEM_BYTES = 232448
+"""227 KiB."""
+FP8: dict[str, object] = {
+    "name": "k",
+    "arch": "sm_90a",
+    "dtypes": {"qkv": "e4m3"},
+    "dims": {"nope": 128, "rope": 64, "v": 128},
+    "scales": {"q": "token", "k": "token", "rope": "prescaled"},
+}
+BF16: dict[str, object] = {"name": "k", "arch": "sm_90a", "dtypes": {"qkv": "bf16"}, "dims": FP8["dims"]}
+FIELDS = {
+    "block_m": "tile",
+    "block_n": "tile",
+    "kv_stages": "pipeline",
+    "v_stages": "pipeline",
+    "v_raw_stages": "pipeline",
+    "consumers": "schedule",
+}
+
+
+def spec_of(base: Mapping[str, object], **values: object) -> Spec:
+    """`base` with fields that decide about sizes."""
+    data: dict[str, object] = dict(base)
+    for name, value in values.items():
+        section = FIELDS[name]
+        data[section] = {**data.get(section, {}), name: value}
+    return Spec.from_mapping(data)
+
+
+def plan_of(base: Mapping[str, object], **values: object) -> Plan:
+    return make_plan(spec_of(base, **values))
+
+
+def sizes(plan: Plan) -> dict[str, int]:
+    """What the choices say."""
+    return {
+        item.field.split(".")[1]: int(item.value)
+        for item in plan.choices
+        if item.field.split(".")[1] in FIELDS
+    }
+
+
+def rings(plan: Plan) -> tuple[int, ...]:
+    """block_n and the ring depths: block_n, K, V and, where V is transposed, raw V."""
+    found = sizes(plan)
+    names = ("block_n", "kv_stages", "v_stages", "v_raw_stages")
+    return tuple(found[name] for name in names if name in found)
+
+
+# Rows of Q and K are 256 bytes in fp8 and 384 in bf16, of V 128 and 256. Q: 192 x 256 = 49152 with three fp8
+# consumers, 32768 with two; 128 x 384 = 49152 with two bf16 consumers, 73728 with three. Scales and barriers
+# take less than 3 KiB (fp8). At most 232448 bytes.
+AUTO = [
+    # 49152 + 3 x 24576 + 3 x 12288 + 2 x 12288 = 184320
+    (FP8, {}, (96, 3, 3, 2)),
+    # 49152 + 4 x 24576 + 3 x 12288 + 2 x 12288 = 208896
+    (FP8, {"kv_stages": 4}, (96, 4, 3, 2)),
+    # 5 x 24576: 233472 with V 3; one stage of V less: 221184
+    (FP8, {"kv_stages": 5}, (96, 5, 2, 2)),
+    # 6 x 24576: 245760 with V 2 and raw 2, 233472 with raw 1; 64 keys: 49152 + 98304 + 24576 + 16384
+    (FP8, {"kv_stages": 6}, (64, 6, 3, 2)),
+    # 49152 + 3 x 24576 + 6 x 12288 + 24576 = 221184
+    (FP8, {"v_stages": 6}, (96, 3, 6, 2)),
+    # 7 x 12288: 233472 with K 3; K gives way: 208896
+    (FP8, {"v_stages": 7}, (96, 2, 7, 2)),
+    # 49152 + 3 x 24576 + 3 x 12288 + 6 x 12288 = 233472; V gives way before K: 221184
+    (FP8, {"v_raw_stages": 6}, (96, 3, 2, 6)),
+    # 49152 + 5 x 24576 + 3 x 12288 + 2 x 12288 = 233472; only raw V may give way: 221184
+    (FP8, {"kv_stages": 5, "v_stages": 3}, (96, 5, 3, 1)),
+    # 32768 + 3 x 32768 + 3 x 16384 + 2 x 16384 = 212992
+    (FP8, {"consumers": 2}, (128, 3, 3, 2)),
+    (FP8, {"block_m": 128}, (128, 3, 3, 2)),
+    # K 40960, V 20480 a stage: 258048, V 2: 237568, K 2: 196608
+    (FP8, {"consumers": 2, "block_n": 160}, (160, 2, 2, 2)),
+    # 49152 + 3 x 16384 + 3 x 8192 + 2 x 8192
+    (FP8, {"block_n": 64}, (64, 3, 3, 2)),
+    # 49152 + 2 x 49152 + 2 x 32768 = 212992
+    (BF16, {}, (128, 2, 2)),
+    # K 3: 262144; 112 keys: 49152 + 3 x 43008 + 2 x 28672 = 235520; 96 keys: 208896
+    (BF16, {"kv_stages": 3}, (96, 3, 2)),
+    # V 3: 245760; 112 keys: 49152 + 2 x 43008 + 3 x 28672 = 221184
+    (BF16, {"v_stages": 3}, (112, 2, 3)),
+    # 73728 + 2 x 30720 + 2 x 20480 = 176128
+    (BF16, {"consumers": 3}, (80, 2, 2)),
+    (BF16, {"block_m": 192}, (80, 2, 2)),
+    (BF16, {"block_n": 64, "kv_stages": 4}, (64, 4, 2)),  # 49152 + 4 x 24576 + 2 x 16384
+]
+
+
+@pytest.mark.parametrize(("base", "values", "expected"), AUTO, ids=[str(case[1:]) for case in AUTO])
+def test_what_auto_becomes(
+    base: dict[str, object], values: dict[str, object], expected: tuple[int, ...]
+) -> None:
+    plan = plan_of(base, **values)
+    assert rings(plan) == expected
+    assert plan.variants[0].smem.sizeof_bytes <= SMEM_BYTES
+
+
+def test_a_map_may_take_all_there_is_but_not_a_byte_more() -> None:
+    smem = plan_of(FP8).variants[0].smem
+    assert fits(dataclasses.replace(smem, sizeof_bytes=SMEM_BYTES))
+    assert not fits(dataclasses.replace(smem, sizeof_bytes=SMEM_BYTES + 1))
+
+
+def steps(spec: Spec) -> Iterator[tuple[int, ...]]:
+    """The sizes in the order in which `auto` gives way: block_n, K, V, raw V."""
+    tiles = resolve_tiles(spec)[0]
+    while tiles is not None:
+        yield (tiles.block_n, tiles.k_stages, tiles.v_stages, tiles.v_raw_stages)
+        tiles = smaller(spec, tiles)
+
+
+def test_fp8_gives_way_in_the_documented_order() -> None:
+    assert list(steps(spec_of(FP8))) == [
+        (96, 3, 3, 2),
+        (96, 3, 2, 2),
+        (96, 2, 2, 2),
+        (96, 2, 2, 1),
+        (64, 3, 3, 2),
+        (64, 3, 2, 2),
+        (64, 2, 2, 2),
+        (64, 2, 2, 1),
+    ]
+
+
+def test_bf16_gives_way_in_the_documented_order() -> None:
+    assert list(steps(spec_of(BF16))) == [(n, 2, 2, 0) for n in (128, 112, 96, 80, 64)]
+
+
+def test_what_the_user_set_never_gives_way() -> None:
+    asked = spec_of(FP8, block_n=96, kv_stages=7, v_raw_stages=3)
+    assert list(steps(asked)) == [(96, 7, 3, 3), (96, 7, 2, 3)]
+
+
+AXES: dict[str, tuple[object, ...]] = {
+    "consumers": ("auto", 2, 3),
+    "block_m": ("auto", 128, 192),
+    "block_n": ("auto", 64, 96, 128),
+    "kv_stages": ("auto", 1, 2, 5),
+    "v_stages": ("auto", 1, 4),
+}
+
+
+@pytest.mark.parametrize("base", [FP8, BF16], ids=["fp8", "bf16"])
+def test_what_the_user_sets_is_kept_or_refused(base: dict[str, object]) -> None:
+    planned = 0
+    for values in itertools.product(*AXES.values()):
+        asked = dict(zip(AXES, values, strict=True))
+        try:
+            plan = plan_of(base, **asked)
+        except PlanError:
+            continue
+        planned += 1
+        found = sizes(plan)
+        assert {name: found[name] for name, value in asked.items() if value != "auto"} == {
+            name: value for name, value in asked.items() if value != "auto"
+        }
+        assert found["block_m"] == 64 * found["consumers"]
+        assert plan.variants[0].smem.sizeof_bytes <= SMEM_BYTES
+    assert planned > 100
+
+
+@pytest.mark.parametrize("consumers", ["auto", 2, 3])
+@pytest.mark.parametrize("out", ["bf16", "f32"])
+@pytest.mark.parametrize("mask", ["full", "causal"])
+@pytest.mark.parametrize("base", [FP8, BF16], ids=["fp8", "bf16"])
+def test_auto_always_finds_sizes(base: dict[str, object], mask: str, out: str, consumers: object) -> None:
+    dtypes = {**base["dtypes"], "out": out}
+    plan = plan_of({**base, "mask": mask, "dtypes": dtypes}, consumers=consumers)
+    assert plan.variants[0].smem.sizeof_bytes <= SMEM_BYTES
+
+
+def test_choices_say_who_chose() -> None:
+    rules = {item.field: item.rule for item in plan_of(FP8, kv_stages=2, consumers=2).choices}
+    assert rules["pipeline.kv_stages"] == rules["schedule.consumers"] == "as the spec says"
+    assert rules["tile.block_m"] == "as the spec says"  # 64 rows for each consumer
+    assert "as the spec says" not in (rules["tile.block_n"], rules["pipeline.v_stages"])
+
+
+# Threads; launch cap = 65536 / threads, in steps of 8; pool = warpgroups x cap.
+REGISTERS = [
+    (FP8, 3, 512, 128, 32, 160),  # 4 x 128 - 32 = 480 = 3 x 160
+    (FP8, 2, 384, 168, 40, 232),  # 3 x 168 - 32 = 472 = 2 x 236 -> 232; 504 - 2 x 232 = 40 remain
+    (BF16, 2, 384, 168, 24, 240),  # 3 x 168 - 24 = 480 = 2 x 240
+    (BF16, 3, 512, 128, 32, 160),  # 4 x 128 - 24 = 488 = 3 x 162.7 -> 160; 512 - 3 x 160 = 32 remain
+]
+
+
+@pytest.mark.parametrize(("base", "consumers", "threads", "launch", "producer", "consumer"), REGISTERS)
+def test_register_budget(
+    base: dict[str, object], consumers: int, threads: int, launch: int, producer: int, consumer: int
+) -> None:
+    spec = spec_of(base, consumers=consumers)
+    found = split_registers(resolve_tiles(spec)[0], ARCHS["sm_90a"])
+    assert (found.launch, found.producer, found.consumer) == (launch, producer, consumer)
+    assert producer + consumers * consumer <= (1 + consumers) * launch
+    roles = make_plan(spec).variants[0].roles
+    assert {role.registers for role in roles if role.name != "consumer"} == {producer}
+    assert sum(role.num_warps for role in roles) * 32 == threads
+
+
+def test_240_and_32_at_384_threads_is_refused() -> None:
+    # 240 + 240 + 32 = 512 fill the register file, but the launch allocates 3 x 168 = 504: the last setmaxnreg
+    # would wait for ever.
+    plan = plan_of(BF16)
+    (variant,) = plan.variants
+    roles = tuple(
+        dataclasses.replace(role, registers=32) if role.name != "consumer" else role for role in variant.roles
+    )
+    assert {role.registers for role in roles} == {32, 240}
+    broken = dataclasses.replace(plan, variants=(dataclasses.replace(variant, roles=roles),))
+    assert broken_invariants(broken, ARCHS["sm_90a"]) == (
+        "the warpgroups take 65536 registers, the launch allocates 64512",
+    )
+
+
+# S takes block_n / 2 registers, O 64, P block_n / 8 (fp8) or block_n / 4 (bf16), everything else 36 (three
+# consumers) or 52 (two).
+LEGAL = [
+    (FP8, {"consumers": 3, "block_n": 96}),  # 48 + 64 + 12 + 36 = 160 of 160
+    (FP8, {"block_m": 192, "block_n": 64}),
+    (FP8, {"consumers": 2, "block_n": 160}),  # 80 + 64 + 20 + 52 = 216 of 232
+    (FP8, {"consumers": 2, "block_m": 128}),
+    (FP8, {"consumers": 3, "block_m": 192}),
+    (BF16, {"consumers": 3, "block_n": 80}),  # 40 + 64 + 20 + 36 = 160 of 160
+    (BF16, {"consumers": 2, "block_n": 128}),
+    (BF16, {"block_n": 112}),
+]
+ILLEGAL = [
+    (FP8, {"consumers": 3, "block_n": 128}, ["register-overflow"]),  # 64 + 64 + 16 + 36 = 180
+    # 96 + 64 + 24 + 52 = 236 of 232; 32768 + 2 x 49152 + 2 x 24576 + 24576 bytes, which fit
+    (FP8, {"consumers": 2, "block_n": 192}, ["register-overflow"]),
+    (BF16, {"consumers": 3, "block_n": 96}, ["register-overflow"]),  # 48 + 64 + 24 + 36 = 172
+    # 96 + 64 + 48 + 52 = 260 of 240; 49152 + 2 x 73728 + 2 x 49152 bytes
+    (BF16, {"block_n": 192}, ["register-overflow", "smem-overflow"]),
+    (FP8, {"block_n": 80}, ["bad-tile"]),  # no multiple of 32
+    (FP8, {"block_n": 32}, ["bad-tile"]),
+    (FP8, {"block_n": 288}, ["bad-tile"]),
+    (BF16, {"block_n": 48}, ["bad-tile"]),
+    (FP8, {"block_m": 64}, ["bad-tile"]),
+    (FP8, {"block_m": 256}, ["bad-tile"]),
+    (FP8, {"block_m": 144}, ["bad-tile"]),
+    (FP8, {"consumers": 1}, ["bad-consumers"]),
+    (FP8, {"consumers": 4}, ["bad-consumers"]),
+    (FP8, {"consumers": 2, "block_m": 192}, ["bad-consumers"]),
+    (FP8, {"consumers": 3, "block_m": 128}, ["bad-consumers"]),
+    (BF16, {"v_raw_stages": 2}, ["no-raw-v"]),
+    (FP8, {"kv_stages": 10}, ["smem-overflow"]),  # 10 stages of 64 keys: 163840 + 49152 + 24576 + scales
+    (FP8, {"block_m": 144, "block_n": 80, "consumers": 1}, ["bad-consumers", "bad-tile", "bad-tile"]),
+]
+
+
+@pytest.mark.parametrize(("base", "values"), LEGAL, ids=[str(case[1]) for case in LEGAL])
+def test_legal_combinations(base: dict[str, object], values: dict[str, object]) -> None:
+    assert sizes(plan_of(base, **values)).items() >= values.items()
+
+
+@pytest.mark.parametrize(("base", "values", "codes"), ILLEGAL, ids=[str(case[1]) for case in ILLEGAL])
+def test_illegal_combinations(base: dict[str, object], values: dict[str, object], codes: list[str]) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan_of(base, **values)
+    assert sorted(fault.code for fault in caught.value.diagnostics) == codes
+
+
+SHIPPED = sorted(path.stem for path in (ROOT / "specs").glob("*_sm90.yaml"))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_json_round_trip(name: str) -> None:
+    plan = make_plan(load_spec(ROOT / "specs" / f"{name}.yaml"))
+    text = plan.to_json()
+    assert Plan.from_json(text) == plan
+    assert Plan.from_json(text).to_json() == text
+    assert Plan.from_mapping(plan.to_mapping()) == plan
+    assert Spec.from_mapping(plan.spec).digest() == Spec.from_mapping(json.loads(text)["spec"]).digest()
+    stamped = dataclasses.replace(plan, source_digest="0" * 64)
+    assert Plan.from_json(stamped.to_json()) == stamped != plan
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"plan_schema": 2}, "plan_schema 2"),
+        ({"plan_schema": None}, "plan_schema None"),
+        ({"surprise": 1}, "unknown key 'surprise' in Plan"),
+        ({"choices": [{"field": "a", "value": "b", "rule": "c", "why": "d"}]}, "unknown key 'why' in Choice"),
+        ({"choices": [{"field": "a", "value": "b"}]}, "no key 'rule' in Choice"),
+    ],
+)
+def test_json_of_another_version_is_refused(change: dict[str, object], complaint: str) -> None:
+    data = plan_of(FP8).to_mapping() | change
+    with pytest.raises(ValueError, match=complaint):
+        Plan.from_mapping(data)
+
+
+def test_json_without_a_key_is_refused() -> None:
+    data = plan_of(FP8).to_mapping()
+    del data["variants"]
+    with pytest.raises(ValueError, match="no key 'variants' in Plan"):
+        Plan.from_mapping(data)
+
+
+def parts(value: object) -> Iterator[object]:
+    """The value and everything in it."""
+    yield value
+    if dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from parts(getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from parts(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from parts(item)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["made", "read back"])
+def test_nothing_in_a_plan_can_be_changed(again: bool) -> None:
+    plan = plan_of(FP8)
+    plan = Plan.from_json(plan.to_json()) if again else plan
+    allowed = (str, int, float, tuple, MappingProxyType, type(None))
+    for part in parts(plan):
+        if dataclasses.is_dataclass(part):
+            name = dataclasses.fields(part)[0].name
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(part, name, None)
+        else:
+            assert isinstance(part, allowed), f"{type(part).__name__} can be changed: {part!r}"
+    with pytest.raises(TypeError):
+        plan.spec["name"] = "other"
+
+
+def test_a_plan_does_not_follow_later_changes_of_its_data() -> None:
+    data = plan_of(FP8).to_mapping()
+    plan = Plan.from_mapping(data)
+    data["spec"]["dims"]["nope"] = 64
+    assert plan.spec["dims"]["nope"] == 128
+
+
+YAML = """\
+name: k
+arch: sm_90a
+dtypes: {qkv: bf16}
+dims: {nope: 128, rope: 64, v: 128}
+mask: full
+"""
+SAME = """\
+# The same kernel, said in another way.
+mask: full   # every key
+dims:
+  v: 128
+  nope: 128
+  rope: 64
+arch: sm_90a
+tile: {block_n: auto}
+dtypes: {out: bf16, qkv: bf16}
+name: k
+"""
+
+
+def test_comments_order_and_given_defaults_take_no_part_in_the_digest() -> None:
+    first, second, other = (
+        make_plan(loads_specs(text, path="specs/k.yaml")[0])
+        for text in (YAML, SAME, YAML.replace("full", "causal"))
+    )
+    assert first.spec_digest == second.spec_digest != other.spec_digest
+    assert first.to_json() == second.to_json()
+
+
+def test_plans_are_the_same_in_every_process() -> None:
+    code = (
+        "import hashlib; from mla_codegen.spec_loader import load_spec;"
+        "from mla_codegen.plan import make_plan;"
+        "print([hashlib.sha256(make_plan(load_spec(f'specs/{name}.yaml')).to_json().encode()).hexdigest()"
+        f" for name in {SHIPPED}])"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in ("0", "1")
+    ]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert outputs[0] == outputs[1]
+    assert outputs[0].count("'") == 2 * len(SHIPPED)

@@ -1,0 +1,303 @@
+"""What every rendered source keeps to, and that what a kernel does not do leaves no trace in it."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mla_codegen.plan import Plan, make_plan
+from mla_codegen.render import render
+from mla_codegen.spec import Spec
+from mla_codegen.spec_loader import load_spec
+
+SPECS = Path(__file__).parents[2] / "specs"
+COLUMNS = 110
+MOST_LINES = 1500
+LARGEST_NUMBER = 448
+"""The largest number that a body may print: the largest e4m3; sizes and bytes come from the constants."""
+SELECTORS = {0x6420, 0x7531, 0xFFFF}
+"""Byte selectors of prmt and the mask of one of two halves: patterns, not numbers."""
+
+SHIPPED: dict[str, dict[str, Any]] = {path.stem: {} for path in sorted(SPECS.glob("*_sm90.yaml"))}
+FP8, BF16 = "dsv3_fp8_sm90", "dsv3_bf16_sm90"
+VARIANTS: dict[str, tuple[str, dict[str, Any], bool]] = {
+    **{name: (name, {}, False) for name in SHIPPED},
+    "fp8_64": (FP8, {"tile": {"block_n": 64}}, False),
+    "fp8_128": (FP8, {"tile": {"block_n": 128}, "schedule": {"consumers": 2}}, False),
+    "fp8_160": (FP8, {"tile": {"block_n": 160}, "schedule": {"consumers": 2}}, False),
+    "fp8_two_consumers": (FP8, {"schedule": {"consumers": 2}}, False),
+    "fp8_one_stage": (FP8, {"pipeline": {"kv_stages": 1, "v_stages": 1, "v_raw_stages": 1}}, False),
+    "fp8_debug": (FP8, {}, True),
+    "bf16_64": (BF16, {"tile": {"block_n": 64}}, False),
+    "bf16_80": (BF16, {"tile": {"block_n": 80}}, False),
+    "bf16_three_consumers": (BF16, {"schedule": {"consumers": 3}}, False),
+    "bf16_debug": (BF16, {}, True),
+}
+FP8_NAMES = [name for name in VARIANTS if "fp8" in name]
+BF16_NAMES = [name for name in VARIANTS if "bf16" in name]
+DEBUG_NAMES = [name for name in VARIANTS if "debug" in name]
+
+
+@functools.cache
+def plan(name: str) -> Plan:
+    base, changes, debug = VARIANTS[name]
+    spec = load_spec(SPECS / f"{base}.yaml")
+    return make_plan(Spec.from_mapping(spec.to_mapping() | changes), debug=debug)
+
+
+@functools.cache
+def source(name: str) -> str:
+    return render(plan(name))
+
+
+def part(name: str, first: str, last: str | None = None) -> str:
+    """The text from the section called `first` to the one called `last`, or to the end."""
+    text = source(name)
+    start = text.index(f"// ---- {first}")
+    return text[start : text.index(f"// ---- {last}", start) if last else None]
+
+
+def body(name: str) -> str:
+    """Everything that is the kernel's own: what follows the primitives."""
+    return part(name, "constants")
+
+
+def without_comments(text: str) -> str:
+    return re.sub(r"//.*", "", text)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_layout(name: str) -> None:
+    lines = source(name).split("\n")
+    assert len(lines) <= MOST_LINES
+    for number, line in enumerate(lines, start=1):
+        assert len(line) <= COLUMNS, f"line {number} has {len(line)} columns: {line}"
+        assert "\t" not in line
+        assert line == line.rstrip()
+        assert line.isascii()
+    assert lines[-1] == "" and lines[-2] != ""
+    assert "\n\n\n" not in source(name)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_nothing_of_the_templates_is_left(name: str) -> None:
+    for mark in ("{{", "{% ", "{%-", "{#", "None", "Undefined", "[]", "MappingProxyType"):
+        text = source(name).replace("dynamic_smem[]", "")
+        assert mark not in text, f"{mark} in {[line for line in text.splitlines() if mark in line]}"
+    assert not re.search(r"\b(True|False)\b", without_comments(source(name)))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_assembly_is_in_the_device_branch_only(name: str) -> None:
+    text = source(name)
+    first = text.index("#if defined(__CUDACC__) || defined(__CUDACC_RTC__)\n")
+    last = text.index('#else\n#include "mla_host_model.hpp"')
+    places = [match.start() for match in re.finditer(r"\basm\b", text)]
+    assert len(places) > 20
+    assert first < min(places) and max(places) < last
+    assert text.count("mla_host_model.hpp") == 1
+    assert re.findall(r"#include.*", text) == re.findall(r'#include "mla_host_model.hpp".*', text)
+
+
+def accessors(name: str) -> set[str]:
+    (variant,) = plan(name).variants
+    return {barrier.name for barrier in variant.mbarriers}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_wait_and_arrival_names_its_barrier(name: str) -> None:
+    text = without_comments(body(name))
+    named = f"({'|'.join(sorted(accessors(name)))})" + r"\((?:|0|stage|\w+\.stage|\w+_stage)\)"
+    helpers = re.findall(r"\bvoid (\w+)\([^{;]*?\bu32 (\w*barrier)\b", text)
+    passed_on = {argument for _, argument in helpers}
+    calls = re.findall(r"\bmbarrier_(?:wait|arrive|arrive_expect_tx)\((.*)", text)
+    assert len(calls) >= 9
+    for call in calls:
+        plain = re.match(r"\w+", call).group()
+        assert re.match(named, call) or plain in passed_on, f"an unnamed barrier: {call}"
+    for helper, _ in helpers:
+        uses = re.findall(rf"(?<!void )\b{helper}(?:<\w+>)?\(([^;]*);", text)
+        assert uses, f"{helper} is not used"
+        assert all(re.search(named, use) for use in uses), f"{helper} gets an unnamed barrier: {uses}"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_barrier_is_set_up_waited_on_and_arrived_at(name: str) -> None:
+    text = without_comments(body(name))
+    for barrier in accessors(name):
+        assert text.count(f"mbarrier_init(mbarrier_address(Mbarrier::{barrier}, i)") == 1
+        assert re.search(rf"\bmbarrier_wait\({barrier}\(", text), f"nobody waits on {barrier}"
+        uses = [
+            line for line in text.splitlines() if re.search(rf"\b{barrier}\((?!u32|\))|\b{barrier}\(\)", line)
+        ]
+        others = [line for line in uses if "mbarrier_wait" not in line and "u32 " not in line.split("(")[0]]
+        assert others, f"nobody arrives at {barrier}"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_expected_byte_count_is_a_constant_of_the_plan(name: str) -> None:
+    counts = re.findall(r"mbarrier_arrive_expect_tx\(\w+\(\w*\), (\w+)\)", body(name))
+    assert sorted(counts) == ["kKTxBytes", "kQTxBytes", "kVTxBytes"]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_bodies_print_no_magic_numbers(name: str) -> None:
+    text = without_comments(part(name, "barriers", "shared memory") + part(name, "arguments"))
+    for literal in re.findall(r"(?<![\w.])(?:0x[0-9a-fA-F]+|\d+)", text):
+        number = int(literal, 0)
+        assert number <= LARGEST_NUMBER or number in SELECTORS, f"{literal} has no name"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_numbers_of_the_map_are_in_the_struct_and_its_assertions_only(name: str) -> None:
+    text = without_comments(part(name, "shared memory", "arguments"))
+    text = re.sub(r"static_assert\(.*?\);", "", text, flags=re.DOTALL)
+    text = re.sub(r"struct alignas.*?\n};", "", text, flags=re.DOTALL)
+    assert "__device__" in text
+    assert {int(literal) for literal in re.findall(r"(?<![\w.])\d+", text)} <= {0}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_field_of_the_map_is_asserted(name: str) -> None:
+    (variant,) = plan(name).variants
+    text = re.sub(r"\s+", " ", part(name, "shared memory", "arguments"))
+    for field in variant.smem.fields:
+        offset = f"static_assert(MLA_OFFSETOF(MLASmemStorage, {field.name}) == {field.offset_bytes},"
+        assert offset in text
+        assert f"static_assert(sizeof(MLASmemStorage::{field.name}) == {field.size_bytes}," in text
+        assert f"alignas({field.align_bytes}) {field.element} {field.name}[{field.count}];" in text
+    assert f"static_assert(sizeof(MLASmemStorage) == {variant.smem.sizeof_bytes} " in text
+    assert f"== {variant.smem.used_bytes}," in text
+    assert f"static_assert(sizeof(MLASmemStorage) <= {variant.smem.limit_bytes}," in text
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_constant_is_printed_once_and_used(name: str) -> None:
+    (variant,) = plan(name).variants
+    text = without_comments(body(name))
+    unused: set[str] = set()
+    for group in variant.constants:
+        assert f"// {group.title}\n" in body(name)
+        for item in group.constants:
+            line = f"constexpr {item.ctype} {item.name} = {item.literal};"
+            assert text.count(line) == 1
+            if len(re.findall(rf"\b{item.name}\b", text)) == 1:
+                unused.add(item.name)
+    assert not unused, f"constants that nothing uses: {sorted(unused)}"
+
+
+def functions(text: str) -> set[str]:
+    return set(re.findall(r"^__device__ __forceinline__ [\w ]+?[\s*&]+(\w+)\(", text, flags=re.MULTILINE))
+
+
+def unused_functions(name: str) -> set[str]:
+    text = without_comments(body(name))
+    return {item for item in functions(text) if len(re.findall(rf"\b{item}\b", text)) == 1}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_function_of_the_kernel_is_used(name: str) -> None:
+    assert len(functions(body(name))) > 20
+    assert unused_functions(name) == set()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_primitive_of_the_plan_is_printed_and_no_other(name: str) -> None:
+    ldmatrix, cp_bulk = "void ldmatrix_x4_trans_b16(", "void cp_async_bulk_tensor_3d("
+    assert source(name).count(cp_bulk) == 1
+    assert source(name).count(ldmatrix) == (name in FP8_NAMES)
+    assert source(name).count("void setmaxnreg_dec()") == 1
+
+
+FP8_ONLY = ("q_scale", "k_scale", "e4m3", "v_raw", "kVRaw", "transposed", "transpose_", "Transpose")
+FP8_ONLY += ("ldmatrix", "stmatrix", "prmt", "kScaled", "store_scales", "swizzle<")
+BF16_ONLY = (
+    "v_tail_cleared",
+    "tail_warp",
+    "kTail",
+    "kIdle",
+    "Role::idle",
+    "_rs_mn",
+    "kPvSteps",
+    "kVRowUnits",
+)
+
+
+@pytest.mark.parametrize("name", BF16_NAMES)
+def test_bf16_sources_have_no_trace_of_fp8(name: str) -> None:
+    assert [word for word in FP8_ONLY if word in source(name)] == []
+
+
+@pytest.mark.parametrize("name", FP8_NAMES)
+def test_fp8_sources_have_no_trace_of_bf16_v(name: str) -> None:
+    assert [word for word in BF16_ONLY if word in source(name)] == []
+
+
+def test_the_words_looked_for_are_there_where_the_feature_is() -> None:
+    assert [word for word in FP8_ONLY if word not in source(FP8)] == []
+    assert [word for word in BF16_ONLY if word not in source(BF16)] == []
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_masks(name: str) -> None:
+    bottom_right = "keys = row + 1 + tile.kv_len - tile.q_len" in source(name)
+    assert bottom_right is ("full" not in name)
+    assert ("every key is visible" in source(name)) is ("full" in name)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_outputs(name: str) -> None:
+    f32 = "full" in name
+    stores = set(re.findall(r"\bst_global_\w+", without_comments(source(name))))
+    assert stores == ({"st_global_v2_f32"} if f32 else {"st_global_v4_u32"})
+    assert ("cvt_bf16x2" in source(name)) is (name in BF16_NAMES or not f32)
+    assert ("cvt_e4m3x4" in source(name)) is (name in FP8_NAMES)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_debug_waits_are_in_debug_builds_only(name: str) -> None:
+    debug = name in DEBUG_NAMES
+    assert ("mla_debug_record" in source(name)) is debug
+    assert ("trap;" in source(name)) is debug
+    assert ("MLA_WAIT_" in source(name)) is not debug
+
+
+@pytest.mark.parametrize("name", DEBUG_NAMES)
+def test_a_debug_build_differs_in_the_primitives_only(name: str) -> None:
+    assert body(name) == body(VARIANTS[name][0])
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_each_shape_has_its_wgmma(name: str) -> None:
+    text = source(name)
+    shapes = re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m64n\d+k\d+)\.f32\.(\w+)\.\w+", text)
+    (variant,) = plan(name).variants
+    n = variant.launch.block_n
+    if name in FP8_NAMES:
+        expected = [(f"m64n{n}k32", "e4m3"), (f"m64n{n}k16", "bf16"), ("m64n128k32", "e4m3")]
+    else:
+        expected = [(f"m64n{n}k16", "bf16"), ("m64n128k16", "bf16")]
+    assert shapes == expected
+    for count in re.findall(r"float \(&d\)\[(\d+)\]", text):
+        assert int(count) in (n // 2, 64)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_banner_says_where_the_source_comes_from(name: str) -> None:
+    head = source(name).splitlines()[:3]
+    assert head[0].startswith("// Generated by mla-codegen from specs/")
+    assert plan(name).spec_digest in head[2]
+    assert "sm_90a" in head[2]
+
+
+@pytest.mark.parametrize("name", [FP8, BF16])
+def test_rendering_depends_on_the_plan_alone(name: str) -> None:
+    again = Plan.from_json(plan(name).to_json())
+    assert render(again) == source(name)
+    renamed = replace(again, formula=("nothing",))
+    assert render(renamed) != source(name)
