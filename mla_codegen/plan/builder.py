@@ -173,6 +173,8 @@ def _features(spec: Spec, tiles: Tiles, has_scales: bool, *, debug: bool) -> Fea
         transposes_v=tiles.transposes_v,
         clears_v_tail=not tiles.transposes_v,
         mixed_qk=spec.dtypes.qkv != spec.dtypes.rope_mma,
+        lazy_softmax=tiles.lazy_softmax,
+        flushes_output=tiles.flush_blocks > 0,
         causal=spec.mask == "causal",
         debug=debug,
     )
@@ -185,8 +187,15 @@ def _partials(spec: Spec, tiles: Tiles, has_scales: bool) -> Partials:
         issue_pv="_issue_pv_transposed_sm90.cu.j2" if tiles.transposes_v else "_issue_pv_rows_sm90.cu.j2",
         scores="_scores_scaled.cu.j2" if has_scales else "_mask_scores.cu.j2",
         pack_p=f"_pack_p_{spec.dtypes.qkv}.cu.j2",
+        softmax_step=f"_softmax_step_{_softmax_step(tiles)}.cu.j2",
         store_output=f"_store_output_{spec.dtypes.out}.cu.j2",
     )
+
+
+def _softmax_step(tiles: Tiles) -> str:
+    if tiles.lazy_softmax:
+        return "lazy"
+    return "flushing" if tiles.flush_blocks else "online"
 
 
 def _v_load(tiles: Tiles) -> VLoad:
@@ -206,9 +215,15 @@ def _device_primitives(spec: Spec, tiles: Tiles, has_scales: bool, *, debug: boo
     names += ["fence", "tma", "shared_memory"]
     if has_scales:
         names += ["ld_shared_f32", "ld_shared_v2_f32", "st_shared_f32", "ld_global_f32"]
-    names.append("matrix_transpose" if tiles.transposes_v else "st_shared_v4_u32")
+    names += ["matrix_transpose"] if tiles.transposes_v else ["st_shared_v4_u32"]
+    if tiles.flush_blocks:
+        names += ["ld_shared_v4_u32", "st_shared_v4_u32", "bits"]
+    if tiles.lazy_softmax:
+        names.append("vote")
     names += ["ld_global_i32", "st_global_v4_u32" if spec.dtypes.out == "bf16" else "st_global_v2_f32"]
-    conversions = {spec.dtypes.qkv, "bf16"} if spec.dtypes.out == "bf16" else {spec.dtypes.qkv}
+    conversions = {spec.dtypes.qkv}
+    if spec.dtypes.out == "bf16" or tiles.flush_blocks:
+        conversions.add("bf16")
     names += [f"convert_{kind}" for kind in sorted(conversions)]
     names += ["math", "setmaxnreg", "wgmma"]
     return tuple(f"primitives/device/{name}.cuh" for name in names)

@@ -19,8 +19,6 @@ GRID_Y_LIMIT = 65535
 """Largest grid.y and grid.z (CUDA programming guide, technical specifications)."""
 HEAD_GROUP = 8
 """Heads whose tiles are launched together: their K and V stay in the L2 cache while all query tiles pass."""
-LIFT_LOG2 = {"e4m3": 8.0, "bf16": 0.0}
-"""P is multiplied by 2 to this: e4m3 reaches 448, so 2^8 uses its range down to 2^-17 of the row's top."""
 SMALLEST_FACTOR_LOG2 = -100
 """Stands in for a factor of 0; logits below 2^-60 times any score are 0 in fp32 all the same."""
 
@@ -193,7 +191,7 @@ def _registers(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantGr
 
 
 def _numbers(qkv: str, tiles: Tiles) -> ConstantGroup:
-    lift = LIFT_LOG2[qkv]
+    lift = tiles.lift_log2
     smallest = float(2.0**SMALLEST_FACTOR_LOG2).hex()
     return _group(
         "Numbers",
@@ -203,5 +201,19 @@ def _numbers(qkv: str, tiles: Tiles) -> ConstantGroup:
             "kSmallestFactor",
             f"{smallest}f",
             f"2^{SMALLEST_FACTOR_LOG2}: stands in for a factor of 0",
+        ),
+        *(
+            [("float", "kLazySumLimit", "448.0f", "the largest e4m3 number")]
+            if tiles.lazy_softmax
+            else []
+        ),
+        *(
+            [
+                ("i32", "kFlushBlocks", tiles.flush_blocks, "KV blocks after which O goes to its master"),
+                ("u32", "kMasterVectorStride", 128 * 16, "bytes: a vector of 16 for each thread of a warpgroup"),
+                ("u32", "kMasterGroupBytes", 64 * tiles.ov_depth * 2, "bytes: 64 rows of O in bf16"),
+            ]
+            if tiles.flush_blocks
+            else []
         ),
     )

@@ -258,6 +258,7 @@ class Partials:
     issue_pv: str
     scores: str
     pack_p: str
+    softmax_step: str
     store_output: str
 
 
@@ -269,6 +270,8 @@ class Features:
     transposes_v: bool
     clears_v_tail: bool
     mixed_qk: bool
+    lazy_softmax: bool
+    flushes_output: bool
     causal: bool
     debug: bool
 

@@ -160,6 +160,18 @@ def _wanted(tiles: Tiles, mbarriers: int, has_scales: bool) -> list[_Wanted]:
     wanted = [*_qk_fields(tiles), *_v_fields(tiles)]
     if has_scales:
         wanted += _scale_fields(tiles)
+    if tiles.flush_blocks:
+        wanted.append(
+            _Wanted(
+                name="o_master_smem",
+                element="u8",
+                element_bytes=1,
+                count=tiles.block_m * tiles.ov_depth * 2,
+                align_bytes=SCALE_ALIGN_BYTES,
+                content="O that has left the accumulators, bf16 pairs, 16-byte vectors per consumer thread.",
+                live="the whole CTA; each word is used by one thread only",
+            )
+        )
     wanted.append(
         _Wanted(
             name="mbar_base",

@@ -61,11 +61,14 @@ def _layout_faults(spec: Spec) -> Iterator[Diagnostic]:
     yield from _must_be("layout.rope", rope, None)
     yield from _must_be("layout.v", layout.v, "rows")
     yield from _must_be("softmax.lse", softmax.lse, "none")
-    yield from _must_be("softmax.variant", softmax.variant, "auto", "online")
+    if spec.dtypes.qkv != "e4m3":
+        yield from _must_be("softmax.variant", softmax.variant, "auto", "online", when="with 16-bit qkv")
     yield from _must_be("softmax.sink", softmax.sink, False)
     yield from _must_be("softmax.softcap", softmax.softcap, None)
     yield from _must_be("smem.layout", spec.smem.layout, "auto")
-    yield from _must_be("accumulation.flush_blocks", spec.accumulation.flush_blocks, "auto")
+    if spec.dtypes.qkv != "e4m3":
+        flush = spec.accumulation.flush_blocks
+        yield from _must_be("accumulation.flush_blocks", flush, "auto", when="with 16-bit qkv")
 
 
 def _schedule_faults(spec: Spec) -> Iterator[Diagnostic]:

@@ -15,6 +15,7 @@ The rules of ``auto`` (figures behind them: docs/notes/performance.md):
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 WGMMA_ROWS = 64
 """Rows of one warpgroup's product (PTX ISA, wgmma.mma_async: M is 64)."""
+DEFAULT_FLUSH_BLOCKS = 12
 SWIZZLE_BYTES = 128
 """Width of a shared-memory chunk row: the widest swizzle mode."""
 SMALLEST_BLOCK_N = 64
@@ -50,6 +52,8 @@ class Tiles:
     out_bytes: int
     transposes_v: bool
     has_scales: bool
+    lazy_softmax: bool
+    flush_blocks: int
     k_stages: int
     v_stages: int
     v_raw_stages: int
@@ -79,6 +83,14 @@ class Tiles:
     def score_registers(self) -> int:
         """fp32 accumulators of S per thread: 64 x block_n over 128 threads."""
         return self.block_n // 2
+
+    @property
+    def lift_log2(self) -> float:
+        """P is multiplied by 2 to this. e4m3 reaches 448: 2^8 where each P is at most 1; less where only the sum of
+        a thread's block_n / 4 columns is known to be small, so that a row of equal scores does not pass the limit."""
+        if not self.transposes_v:
+            return 0.0
+        return float(math.floor(math.log2(448 / (self.block_n // 4)))) if self.lazy_softmax else 8.0
 
     @property
     def output_registers(self) -> int:
@@ -124,6 +136,8 @@ def resolve_tiles(spec: Spec) -> tuple[Tiles, tuple[Diagnostic, ...]]:
         out_bytes=DTYPES[spec.dtypes.out].bytes,
         transposes_v=fp8,
         has_scales=spec.scales.q != "none",
+        lazy_softmax=fp8 and spec.softmax.variant != "online",
+        flush_blocks=_flush_blocks(spec, fp8),
         k_stages=1,
         v_stages=1,
         v_raw_stages=0,
@@ -209,6 +223,14 @@ def _block_n(spec: Spec, fp8: bool, consumers: int, faults: list[Diagnostic]) ->
         faults.append(_tile_fault("block_n", asked, allowed, f"one wgmma step of P*V takes {step} keys"))
         return default
     return asked
+
+
+def _flush_blocks(spec: Spec, fp8: bool) -> int:
+    """KV blocks after which O leaves the accumulator of the tensor core; 0: never."""
+    if not fp8:
+        return 0
+    asked = spec.accumulation.flush_blocks
+    return DEFAULT_FLUSH_BLOCKS if asked == "auto" else asked
 
 
 def _tile_fault(name: str, found: int, allowed: str, reason: str) -> Diagnostic:
