@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "7cc8aa6c939ac9cac9c8064bb0c4ba5033ce8f95a575227b31b0bf471ece7f7b"
+SOURCE_DIGEST = "395226a0be1356679cec5128597e3ef2d1304aec400a95c57c6a701d2f868829"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

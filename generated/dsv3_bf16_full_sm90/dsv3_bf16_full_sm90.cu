@@ -15,6 +15,8 @@
 //   schedule.order = turns: one warpgroup's products at a time in the tensor core
 //   pipeline.kv_stages = 2: the deepest rings that fit, up to what still gains speed
 //   pipeline.v_stages = 2: the deepest rings that fit, up to what still gains speed
+//   dtypes.p = bf16: as qkv
+//   softmax.variant = online: the maximum of every block
 
 // ---- plan of dsv3_bf16_full_sm90 ----
 //
@@ -33,7 +35,7 @@
 //   idle      2-3    64       24         nothing: they complete the producer warpgroup
 //   consumer  4-11   256      240        2 warpgroups of 64 rows: Q*K, softmax, P*V, output
 //   load waits on: k_empty, v_empty
-//   load signals: q_full, k_full, v_full (by bytes)
+//   load signals: q_full, k_full, v_full
 //   tail waits on: v_full of the last block
 //   tail signals: v_tail_cleared
 //   idle waits on: nothing
@@ -52,7 +54,7 @@
 //   turn_0 (bar 1): 256 threads: consumer 0 waits, consumer 1 arrives
 //   turn_1 (bar 2): 256 threads: consumer 1 waits, consumer 0 arrives
 //
-// Schedule of one CTA (time runs downwards; n counts KV blocks from the diagonal to the first):
+// Schedule of one CTA (time runs downwards; n counts KV blocks from the last one down):
 //   load     tail                       consumer (each in its turn)
 //   Q, K(n)                             wait Q, K(n): S = Q*K(n); release K(n)
 //   K(n-1)                              mask, softmax(n) -> P(n)
@@ -274,12 +276,10 @@ __device__ __forceinline__ void wgmma_bf16_ss<128>(
       ".reg .pred p;\n"
       "setp.ne.b32 p, %66, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
-      "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
-      "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
-      "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
-      "%60, %61, %62, %63}, "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+      "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+      "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, "
+      "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
       "%64, %65, p, 1, 1, 0, 0;\n"
       "}"
       :
@@ -303,12 +303,10 @@ __device__ __forceinline__ void wgmma_bf16_rs_mn<128>(
       ".reg .pred p;\n"
       "setp.ne.b32 p, %69, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
-      "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
-      "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
-      "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
-      "%60, %61, %62, %63}, "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+      "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+      "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, "
+      "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
       "{%64, %65, %66, %67}, %68, p, 1, 1, 1;\n"
       "}"
       :
@@ -587,7 +585,7 @@ __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) 
   if (sequence >= params.batch) return false;
 
   // Heads go in groups of kHeadGroup, so that the CTAs in flight share K_rope and stay in the L2 cache;
-  // within a group the query tiles run from the last (for causal masks the longest) to the first.
+  // within a group the query tiles run from the last to the first.
   const i32 index = (i32)cta_index_x();
   const i32 group_tiles = kHeadGroup * params.query_tiles;
   const i32 group = index / group_tiles;
@@ -762,49 +760,63 @@ __device__ __forceinline__ void mask_scores(float (&s)[kScoreRegs], const i32 (&
   }
 }
 
+// P as the A operand (bf16, 16 tokens a step): the accumulator layout is the operand layout.
+__device__ __forceinline__ void pack_p(u32 (&p)[kProbRegs], const float (&s)[kScoreRegs]) {
+#pragma unroll
+  for (u32 i = 0; i < kProbRegs; ++i) p[i] = cvt_bf16x2(s[2 * i], s[2 * i + 1]);
+}
+
 // What a thread knows of its two rows (lane / 4 and lane / 4 + 8 of its warp's sixteen).
 struct SoftmaxRows {
   float factor[2];   // softmax_scale * log2(e): from S to the exponent in base 2
-  float row_max[2];  // largest S seen so far, before the factor; -inf before the first key
+  float row_max[2];  // reference point of the exponentials, before the factor; -inf before the first key
+  float offset[2];   // lift - factor * row_max: what is added to factor * S
   float row_sum[2];  // this thread's part of the sum of exponentials, lifted like P
 };
 
-// Online softmax of one block: S becomes 2^(factor * (S - row_max) + lift), O and the sums are brought to the
-// new maximum. The lift uses the range of P's type; it cancels when O is divided by the sum.
-__device__ __forceinline__ void online_softmax(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
-                                               SoftmaxRows& rows) {
+// Moves the reference point of both rows up to this block's S. O has to be multiplied by `rescale`.
+__device__ __forceinline__ void raise_row_max(const float (&s)[kScoreRegs], SoftmaxRows& rows,
+                                              float (&rescale)[2]) {
   float new_max[2] = {rows.row_max[0], rows.row_max[1]};
 #pragma unroll
   for (u32 i = 0; i < kScoreRegs; ++i) new_max[i / 2 % 2] = max_f32(new_max[i / 2 % 2], s[i]);
-
-  float offset[2];
 #pragma unroll
   for (u32 half = 0; half < 2; ++half) {
     new_max[half] = max_f32(new_max[half], shfl_xor_f32(new_max[half], 1));
     new_max[half] = max_f32(new_max[half], shfl_xor_f32(new_max[half], 2));
     // A row that has seen no key keeps -inf; 0 stands in below, so that -inf - (-inf) never occurs.
     const float reference = new_max[half] == -infinity_f32() ? 0.0f : new_max[half];
-    const float rescale = ex2((rows.row_max[half] - reference) * rows.factor[half]);
+    rescale[half] = ex2((rows.row_max[half] - reference) * rows.factor[half]);
     rows.row_max[half] = new_max[half];
-    rows.row_sum[half] *= rescale;
-    offset[half] = fma_f32(-reference, rows.factor[half], kLiftLog2);
-#pragma unroll
-    for (u32 i = 0; i < kOutputRegs / 4; ++i) {
-      o[4 * i + 2 * half] *= rescale;
-      o[4 * i + 2 * half + 1] *= rescale;
-    }
+    rows.row_sum[half] *= rescale[half];
+    rows.offset[half] = fma_f32(-reference, rows.factor[half], kLiftLog2);
   }
+}
+
+// S becomes 2^(factor * (S - row_max) + lift), which is P before rounding. The lift uses the range of P's
+// type; it cancels when O is divided by the sum.
+__device__ __forceinline__ void exponentiate(float (&s)[kScoreRegs], SoftmaxRows& rows) {
 #pragma unroll
   for (u32 i = 0; i < kScoreRegs; ++i) {
-    s[i] = ex2(fma_f32(s[i], rows.factor[i / 2 % 2], offset[i / 2 % 2]));
+    s[i] = ex2(fma_f32(s[i], rows.factor[i / 2 % 2], rows.offset[i / 2 % 2]));
     rows.row_sum[i / 2 % 2] += s[i];
   }
 }
 
-// P as the A operand (bf16, 16 tokens a step): the accumulator layout is the operand layout.
-__device__ __forceinline__ void pack_p(u32 (&p)[kProbRegs], const float (&s)[kScoreRegs]) {
+// O follows its rows to a new reference point.
+__device__ __forceinline__ void rescale_output(float (&o)[kOutputRegs], const float (&rescale)[2]) {
 #pragma unroll
-  for (u32 i = 0; i < kProbRegs; ++i) p[i] = cvt_bf16x2(s[2 * i], s[2 * i + 1]);
+  for (u32 i = 0; i < kOutputRegs; ++i) o[i] *= rescale[i / 2 % 2];
+}
+
+// Online softmax of one block: S becomes P, O and the sums are brought to the new maximum.
+__device__ __forceinline__ void online_softmax(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
+                                               u32 (&p)[kProbRegs], SoftmaxRows& rows) {
+  float rescale[2];
+  raise_row_max(s, rows, rescale);
+  rescale_output(o, rescale);
+  exponentiate(s, rows);
+  pack_p(p, s);
 }
 
 // Address of output row `row` of the sequence; 64-bit throughout.
@@ -854,14 +866,14 @@ __device__ __forceinline__ u32 turn_barrier(u32 consumer) { return (u32)NamedBar
 template <bool kMasked>
 __device__ __forceinline__ void finish_scores(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
                                               u32 (&p)[kProbRegs], SoftmaxRows& rows, const i32 (&visible)[2],
-                                              i32 block, u32 k_stage, u32 lane) {
+                                              i32 block, u32 k_stage,
+                                              u32 lane) {
   release_slot(k_empty(k_stage), lane);
   if (kMasked) {
     const i32 limit[2] = {visible[0] - block * kBlockN, visible[1] - block * kBlockN};
     mask_scores(s, limit, lane);
   }
-  online_softmax(s, o, rows);
-  pack_p(p, s);
+  online_softmax(s, o, p, rows);
 }
 
 // One step of the main loop: in its turn P * V of the last block and Q * K of this one; then softmax.
@@ -869,7 +881,8 @@ template <bool kMasked>
 __device__ __forceinline__ void kv_step(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
                                         u32 (&p)[kProbRegs], SoftmaxRows& rows, PipelineState<kKStages>& k,
                                         PipelineState<kVStages>& v, u64 q_nope, u64 q_rope,
-                                        const i32 (&visible)[2], i32 block, u32 consumer, u32 lane) {
+                                        const i32 (&visible)[2], i32 block, u32 consumer,
+                                        u32 lane) {
   mbarrier_wait(v_full(v.stage), v.phase);
   mbarrier_wait(k_full(k.stage), k.phase);
   bar_sync(turn_barrier(consumer), kTurnThreads);
@@ -918,7 +931,7 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, const W
     rows.row_sum[half] = 0.0f;
   }
 
-  // The last block alone: there is no P yet. It is always masked: the sequence or the diagonal ends in it.
+  // The last block alone: there is no P yet. It is always masked: the visible keys end in it.
   i32 block = tile.num_blocks - 1;
   mbarrier_wait(k_full(k.stage), k.phase);
   wgmma_fence();

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "f0bc9611f9df965a952adc472b655ec0d295ddf1eb17ed7a3af6eea59af67046"
+SOURCE_DIGEST = "76078fc87d7f5fef60d1489c9a555a5b6c462bb7bbf78e3038c9285da5adb8e3"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "0d63072ac33932f54f756a65275d3ab07d6e856b483f02ff3246a0c538c08d15"
+SOURCE_DIGEST = "e80332241572f74e772c78d4dd1e1c149dd4a5c3d53ede88f46dd4897f80147b"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

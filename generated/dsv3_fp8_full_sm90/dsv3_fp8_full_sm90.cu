@@ -6,7 +6,7 @@
 //   s[i,j] = (q_nope[i].k_nope[j] + q_rope[i].k_rope[j]) * q_scale[i] * k_scale[j]
 //   z[i,j] = softmax_scale * s[i,j];  every key is visible
 //   o[i,:] = sum_j softmax(z[i,:])[j] * v[j,:];  a row that sees no key is 0
-//   P, the numerators of softmax, is rounded to e4m3 after multiplication by 2^8
+//   P, the numerators of softmax, is rounded to e4m3 after multiplication by 2^4
 //
 // What the planner chose, and by which rule:
 //   schedule.consumers = 3: e4m3: three warpgroups of it fit
@@ -14,29 +14,33 @@
 //   tile.block_n = 96: the widest S that leaves no spill and room for the rings
 //   schedule.order = turns: one warpgroup's products at a time in the tensor core
 //   pipeline.kv_stages = 3: the deepest rings that fit, up to what still gains speed
-//   pipeline.v_stages = 3: the deepest rings that fit, up to what still gains speed
+//   pipeline.v_stages = 2: the deepest rings that fit, up to what still gains speed
 //   pipeline.v_raw_stages = 2: the deepest rings that fit, up to what still gains speed
+//   dtypes.p = e4m3: as qkv: flushing O keeps the accuracy contract
+//   softmax.variant = lazy: the reference point moves only where P would leave its type
+//   accumulation.flush_blocks = 12: 1152 keys: V with a mean within 2e-2
 
 // ---- plan of dsv3_fp8_full_sm90 ----
 //
-// Shared memory, 186376 of 232448 bytes:
-//   offset  bytes  field         what, and while it is live
-//   0       49152  q_smem        live from q_full to the last Q*K of the CTA
-//   49152   73728  kv_smem       live per stage from k_full to k_empty
-//   122880  36864  v_smem        live per stage from v_full to v_empty
-//   159744  24576  v_raw_smem    live per stage from v_raw_full to v_raw_empty
-//   184320  768    q_scale_smem  live from q_full to the first block
-//   185088  1152   k_scale_smem  live per stage from k_full to k_empty, signalled after they were read
-//   186240  136    mbar_base     live the whole CTA
-//   186376         end           sizeof 187392
+// Shared memory, 223224 of 232448 bytes:
+//   offset  bytes  field          what, and while it is live
+//   0       49152  q_smem         live from q_full to the last Q*K of the CTA
+//   49152   73728  kv_smem        live per stage from k_full to k_empty
+//   122880  24576  v_smem         live per stage from v_full to v_empty
+//   147456  24576  v_raw_smem     live per stage from v_raw_full to v_raw_empty
+//   172032  768    q_scale_smem   live from q_full to the first block
+//   172800  1152   k_scale_smem   live per stage from k_full to k_empty, signalled after they were read
+//   173952  49152  o_master_smem  live the whole CTA; each word is used by one thread only
+//   223104  120    mbar_base      live the whole CTA
+//   223224         end            sizeof 223232
 //
 // Roles:
 //   role       warps  threads  registers  does
-//   load       0      32       32         one lane issues all bulk copies
+//   load       0      32       32         one lane issues all bulk copies; the warp carries the scales
 //   transpose  1-3    96       32         V rows -> transposed V; clears the tail of the sequence
 //   consumer   4-15   384      160        3 warpgroups of 64 rows: Q*K, softmax, P*V, output
 //   load waits on: k_empty, v_raw_empty
-//   load signals: q_full, k_full, v_raw_full (by bytes)
+//   load signals: q_full, k_full, v_raw_full
 //   transpose waits on: v_raw_full, v_empty
 //   transpose signals: v_raw_empty, v_full
 //   consumer waits on: q_full, k_full, v_full, its turn
@@ -49,13 +53,13 @@
 //   k_empty      3       12        -      consumer      load
 //   v_raw_full   2       1         12288  load          transpose
 //   v_raw_empty  2       3         -      transpose     load
-//   v_full       3       3         -      transpose     consumer
-//   v_empty      3       12        -      consumer      transpose
+//   v_full       2       3         -      transpose     consumer
+//   v_empty      2       12        -      consumer      transpose
 //   turn_0 (bar 1): 256 threads: consumer 0 waits, consumer 2 arrives
 //   turn_1 (bar 2): 256 threads: consumer 1 waits, consumer 0 arrives
 //   turn_2 (bar 3): 256 threads: consumer 2 waits, consumer 1 arrives
 //
-// Schedule of one CTA (time runs downwards; n counts KV blocks from the diagonal to the first):
+// Schedule of one CTA (time runs downwards; n counts KV blocks from the last one down):
 //   load     transpose             consumer (each in its turn)
 //   Q, K(n)                        wait Q, K(n): S = Q*K(n)
 //   K(n-1)                         scale, mask, softmax(n) -> P(n); release K(n)
@@ -64,6 +68,7 @@
 //   V(n-1)   V(n-1) -> transposed  release V(n); softmax(n-1), O rescaled; release K(n-1)
 //   ...      ...                   ...
 //            V(0) -> transposed    O += P(0)*V(0); O / row sum -> out
+//   Every 12 blocks the consumers flush O to its master in shared memory.
 //
 //   consumer 0: [PV QK]-softmax---------[PV QK]-softmax-...
 //   consumer 1:         [PV QK]-softmax---------[PV QK]-softmax-...
@@ -236,12 +241,38 @@ __device__ __forceinline__ u32 prmt(u32 low, u32 high, u32 selector) {
   return bytes;
 }
 
+// 16 bytes at once; the address is a multiple of 16. PTX ISA: ld.shared.
+__device__ __forceinline__ void ld_shared_v4_u32(u32 address, u32 (&word)[4]) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ void st_shared_v4_u32(u32 address, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x), "r"(y), "r"(z), "r"(w)
+               : "memory");
+}
+
+// The same 32 bits as another type.
+__device__ __forceinline__ float float_from_bits(u32 bits) { return __uint_as_float(bits); }
+
+// True in all lanes where the condition holds in any of the warp. PTX ISA: vote.sync.any.
+__device__ __forceinline__ bool vote_any(bool condition) { return __any_sync(0xffffffffu, condition) != 0; }
+
 // One 32-bit integer that no kernel writes meanwhile; the address is a multiple of 4. PTX ISA: ld.global.nc.
 __device__ __forceinline__ i32 ld_global_i32(const i32* address) { return __ldg(address); }
 
 // 8 bytes at once; the address is a multiple of 8.
 __device__ __forceinline__ void st_global_v2_f32(void* address, float x, float y) {
   asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(address), "f"(x), "f"(y) : "memory");
+}
+
+// Two fp32 to two bf16, the first in the low half; round to nearest even. PTX ISA: cvt.rn.bf16x2.f32.
+__device__ __forceinline__ u32 cvt_bf16x2(float x0, float x1) {
+  u32 halves;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(x1), "f"(x0));
+  return halves;
 }
 
 // Four fp32 to four e4m3 codes, the first in the low byte; round to nearest even, saturating.
@@ -325,9 +356,8 @@ __device__ __forceinline__ void wgmma_e4m3_ss<96>(
       ".reg .pred p;\n"
       "setp.ne.b32 p, %50, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n96k32.f32.e4m3.e4m3 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
-      "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
-      "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+      "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
       "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
       "%48, %49, p, 1, 1;\n"
       "}"
@@ -350,9 +380,8 @@ __device__ __forceinline__ void wgmma_bf16_ss<96>(
       ".reg .pred p;\n"
       "setp.ne.b32 p, %50, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
-      "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
-      "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+      "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
       "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
       "%48, %49, p, 1, 1, 0, 0;\n"
       "}"
@@ -375,12 +404,10 @@ __device__ __forceinline__ void wgmma_e4m3_rs<128>(
       ".reg .pred p;\n"
       "setp.ne.b32 p, %69, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
-      "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
-      "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
-      "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
-      "%60, %61, %62, %63}, "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+      "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+      "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, "
+      "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
       "{%64, %65, %66, %67}, %68, p, 1, 1;\n"
       "}"
       :
@@ -469,7 +496,7 @@ constexpr u32 kTransposeWarps = 3;  // one lane of each arrives
 
 // Rings
 constexpr u32 kKStages = 3;  // slots of K
-constexpr u32 kVStages = 3;  // slots of transposed V
+constexpr u32 kVStages = 2;  // slots of transposed V
 constexpr u32 kVRawStages = 2;  // slots of raw V
 
 // Chunks: tiles lie in columns of 128 bytes, the widest swizzle
@@ -527,8 +554,12 @@ constexpr u32 kSwizzleAtomBytes = 1024;  // 8 rows * 128: from one group of rows
 constexpr u32 kSwizzle128B = 1;  // mode bits of the matrix descriptor
 
 // Numbers
-constexpr float kLiftLog2 = 0x1.0000000000000p+3f;  // 8: log2 of what P is multiplied by
+constexpr float kLiftLog2 = 0x1.0000000000000p+2f;  // 4: log2 of what P is multiplied by
 constexpr float kSmallestFactor = 0x1.0000000000000p-100f;  // 2^-100: stands in for a factor of 0
+constexpr float kLazySumLimit = 448.0f;  // the largest e4m3 number
+constexpr i32 kFlushBlocks = 12;  // KV blocks after which O goes to its master
+constexpr u32 kMasterVectorStride = 2048;  // bytes: 128 threads * 16
+constexpr u32 kMasterGroupBytes = 16384;  // bytes: 64 rows of O in bf16
 
 // ---- barriers ----
 
@@ -547,7 +578,7 @@ enum class Mbarrier : u32 {
   v_raw_full = 7,  // 1 arrival and 12288 bytes a phase; from load to transpose
   v_raw_empty = 9,  // 3 arrivals a phase; from transpose to load
   v_full = 11,  // 3 arrivals a phase; from transpose to consumer
-  v_empty = 14,  // 12 arrivals a phase; from consumer to transpose
+  v_empty = 13,  // 12 arrivals a phase; from consumer to transpose
 };
 
 // ---- shared memory ----
@@ -574,7 +605,7 @@ struct alignas(1024) MLASmemStorage {
 
   // Ring of transposed V: a row per V column, tokens in chunks of one swizzle width.
   // Live: per stage from v_full to v_empty.
-  alignas(1024) u8 v_smem[36864];
+  alignas(1024) u8 v_smem[24576];
 
   // Ring of V as it lies in memory: block_n rows of 128 bytes, 128B swizzle.
   // Live: per stage from v_raw_full to v_raw_empty.
@@ -588,9 +619,13 @@ struct alignas(1024) MLASmemStorage {
   // Live: per stage from k_full to k_empty, signalled after they were read.
   alignas(16) float k_scale_smem[288];
 
+  // O that has left the accumulators, bf16 pairs, 16-byte vectors per consumer thread.
+  // Live: the whole CTA; each word is used by one thread only.
+  alignas(16) u8 o_master_smem[49152];
+
   // Transaction barriers, in the order of enum Mbarrier.
   // Live: the whole CTA.
-  alignas(8) u64 mbar_base[17];
+  alignas(8) u64 mbar_base[15];
 };
 
 // Planner and compiler are two witnesses of the map.
@@ -604,27 +639,31 @@ static_assert(sizeof(MLASmemStorage::kv_smem) == 73728,
               "planner and compiler disagree on the size of MLASmemStorage::kv_smem; regenerate");
 static_assert(MLA_OFFSETOF(MLASmemStorage, v_smem) == 122880,
               "planner and compiler disagree on the offset of MLASmemStorage::v_smem; regenerate");
-static_assert(sizeof(MLASmemStorage::v_smem) == 36864,
+static_assert(sizeof(MLASmemStorage::v_smem) == 24576,
               "planner and compiler disagree on the size of MLASmemStorage::v_smem; regenerate");
-static_assert(MLA_OFFSETOF(MLASmemStorage, v_raw_smem) == 159744,
+static_assert(MLA_OFFSETOF(MLASmemStorage, v_raw_smem) == 147456,
               "planner and compiler disagree on the offset of MLASmemStorage::v_raw_smem; regenerate");
 static_assert(sizeof(MLASmemStorage::v_raw_smem) == 24576,
               "planner and compiler disagree on the size of MLASmemStorage::v_raw_smem; regenerate");
-static_assert(MLA_OFFSETOF(MLASmemStorage, q_scale_smem) == 184320,
+static_assert(MLA_OFFSETOF(MLASmemStorage, q_scale_smem) == 172032,
               "planner and compiler disagree on the offset of MLASmemStorage::q_scale_smem; regenerate");
 static_assert(sizeof(MLASmemStorage::q_scale_smem) == 768,
               "planner and compiler disagree on the size of MLASmemStorage::q_scale_smem; regenerate");
-static_assert(MLA_OFFSETOF(MLASmemStorage, k_scale_smem) == 185088,
+static_assert(MLA_OFFSETOF(MLASmemStorage, k_scale_smem) == 172800,
               "planner and compiler disagree on the offset of MLASmemStorage::k_scale_smem; regenerate");
 static_assert(sizeof(MLASmemStorage::k_scale_smem) == 1152,
               "planner and compiler disagree on the size of MLASmemStorage::k_scale_smem; regenerate");
-static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) == 186240,
+static_assert(MLA_OFFSETOF(MLASmemStorage, o_master_smem) == 173952,
+              "planner and compiler disagree on the offset of MLASmemStorage::o_master_smem; regenerate");
+static_assert(sizeof(MLASmemStorage::o_master_smem) == 49152,
+              "planner and compiler disagree on the size of MLASmemStorage::o_master_smem; regenerate");
+static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) == 223104,
               "planner and compiler disagree on the offset of MLASmemStorage::mbar_base; regenerate");
-static_assert(sizeof(MLASmemStorage::mbar_base) == 136,
+static_assert(sizeof(MLASmemStorage::mbar_base) == 120,
               "planner and compiler disagree on the size of MLASmemStorage::mbar_base; regenerate");
-static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) + sizeof(MLASmemStorage::mbar_base) == 186376,
+static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) + sizeof(MLASmemStorage::mbar_base) == 223224,
               "planner and compiler disagree on the bytes used of MLASmemStorage; regenerate");
-static_assert(sizeof(MLASmemStorage) == 187392 && alignof(MLASmemStorage) == 1024,
+static_assert(sizeof(MLASmemStorage) == 223232 && alignof(MLASmemStorage) == 1024,
               "planner and compiler disagree on the size of MLASmemStorage; regenerate");
 static_assert(sizeof(MLASmemStorage) <= 232448, "MLASmemStorage exceeds the shared memory of a CTA");
 
@@ -648,6 +687,12 @@ __device__ __forceinline__ u32 q_scale_tile() {
 }
 __device__ __forceinline__ u32 k_scale_tile(u32 stage) {
   return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, k_scale_smem) + stage * kKScaleStageBytes;
+}
+// First of the 16-byte vectors that a consumer thread has for itself; the next is kMasterVectorStride
+// further.
+__device__ __forceinline__ u32 o_master_words(u32 consumer, u32 thread_in_group) {
+  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, o_master_smem) + consumer * kMasterGroupBytes +
+         thread_in_group * 16;
 }
 
 __device__ __forceinline__ u32 mbarrier_address(Mbarrier first, u32 stage) {
@@ -728,7 +773,7 @@ __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) 
   if (sequence >= params.batch) return false;
 
   // Heads go in groups of kHeadGroup, so that the CTAs in flight share K_rope and stay in the L2 cache;
-  // within a group the query tiles run from the last (for causal masks the longest) to the first.
+  // within a group the query tiles run from the last to the first.
   const i32 index = (i32)cta_index_x();
   const i32 group_tiles = kHeadGroup * params.query_tiles;
   const i32 group = index / group_tiles;
@@ -1015,45 +1060,6 @@ __device__ __forceinline__ void mask_scores(float (&s)[kScoreRegs], const i32 (&
   }
 }
 
-// What a thread knows of its two rows (lane / 4 and lane / 4 + 8 of its warp's sixteen).
-struct SoftmaxRows {
-  float factor[2];   // softmax_scale * log2(e) * q_scale: from S to the exponent in base 2
-  float row_max[2];  // largest S seen so far, before the factor; -inf before the first key
-  float row_sum[2];  // this thread's part of the sum of exponentials, lifted like P
-};
-
-// Online softmax of one block: S becomes 2^(factor * (S - row_max) + lift), O and the sums are brought to the
-// new maximum. The lift uses the range of P's type; it cancels when O is divided by the sum.
-__device__ __forceinline__ void online_softmax(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
-                                               SoftmaxRows& rows) {
-  float new_max[2] = {rows.row_max[0], rows.row_max[1]};
-#pragma unroll
-  for (u32 i = 0; i < kScoreRegs; ++i) new_max[i / 2 % 2] = max_f32(new_max[i / 2 % 2], s[i]);
-
-  float offset[2];
-#pragma unroll
-  for (u32 half = 0; half < 2; ++half) {
-    new_max[half] = max_f32(new_max[half], shfl_xor_f32(new_max[half], 1));
-    new_max[half] = max_f32(new_max[half], shfl_xor_f32(new_max[half], 2));
-    // A row that has seen no key keeps -inf; 0 stands in below, so that -inf - (-inf) never occurs.
-    const float reference = new_max[half] == -infinity_f32() ? 0.0f : new_max[half];
-    const float rescale = ex2((rows.row_max[half] - reference) * rows.factor[half]);
-    rows.row_max[half] = new_max[half];
-    rows.row_sum[half] *= rescale;
-    offset[half] = fma_f32(-reference, rows.factor[half], kLiftLog2);
-#pragma unroll
-    for (u32 i = 0; i < kOutputRegs / 4; ++i) {
-      o[4 * i + 2 * half] *= rescale;
-      o[4 * i + 2 * half + 1] *= rescale;
-    }
-  }
-#pragma unroll
-  for (u32 i = 0; i < kScoreRegs; ++i) {
-    s[i] = ex2(fma_f32(s[i], rows.factor[i / 2 % 2], offset[i / 2 % 2]));
-    rows.row_sum[i / 2 % 2] += s[i];
-  }
-}
-
 // P as the A operand (e4m3, 32 tokens a step): four accumulators of one row make a register, in the token
 // order that the transposed V has.
 __device__ __forceinline__ void pack_p(u32 (&p)[kProbRegs], const float (&s)[kScoreRegs]) {
@@ -1061,6 +1067,137 @@ __device__ __forceinline__ void pack_p(u32 (&p)[kProbRegs], const float (&s)[kSc
   for (u32 i = 0; i < kProbRegs / 2; ++i) {
     p[2 * i] = cvt_e4m3x4(s[8 * i], s[8 * i + 1], s[8 * i + 4], s[8 * i + 5]);
     p[2 * i + 1] = cvt_e4m3x4(s[8 * i + 2], s[8 * i + 3], s[8 * i + 6], s[8 * i + 7]);
+  }
+}
+
+// What a thread knows of its two rows (lane / 4 and lane / 4 + 8 of its warp's sixteen).
+struct SoftmaxRows {
+  float factor[2];   // softmax_scale * log2(e) * q_scale: from S to the exponent in base 2
+  float row_max[2];  // reference point of the exponentials, before the factor; -inf before the first key
+  float offset[2];   // lift - factor * row_max: what is added to factor * S
+  float row_sum[2];  // this thread's part of the sum of exponentials, lifted like P
+  float sum_limit[2];  // largest sum of one block for which the old reference point still does
+};
+
+// Moves the reference point of both rows up to this block's S. O has to be multiplied by `rescale`.
+__device__ __forceinline__ void raise_row_max(const float (&s)[kScoreRegs], SoftmaxRows& rows,
+                                              float (&rescale)[2]) {
+  float new_max[2] = {rows.row_max[0], rows.row_max[1]};
+#pragma unroll
+  for (u32 i = 0; i < kScoreRegs; ++i) new_max[i / 2 % 2] = max_f32(new_max[i / 2 % 2], s[i]);
+#pragma unroll
+  for (u32 half = 0; half < 2; ++half) {
+    new_max[half] = max_f32(new_max[half], shfl_xor_f32(new_max[half], 1));
+    new_max[half] = max_f32(new_max[half], shfl_xor_f32(new_max[half], 2));
+    // A row that has seen no key keeps -inf; 0 stands in below, so that -inf - (-inf) never occurs.
+    const float reference = new_max[half] == -infinity_f32() ? 0.0f : new_max[half];
+    rescale[half] = ex2((rows.row_max[half] - reference) * rows.factor[half]);
+    rows.row_max[half] = new_max[half];
+    rows.row_sum[half] *= rescale[half];
+    rows.offset[half] = fma_f32(-reference, rows.factor[half], kLiftLog2);
+  }
+}
+
+// S becomes 2^(factor * (S - row_max) + lift), which is P before rounding. The lift uses the range of P's
+// type; it cancels when O is divided by the sum.
+__device__ __forceinline__ void exponentiate(float (&s)[kScoreRegs], SoftmaxRows& rows) {
+#pragma unroll
+  for (u32 i = 0; i < kScoreRegs; ++i) {
+    s[i] = ex2(fma_f32(s[i], rows.factor[i / 2 % 2], rows.offset[i / 2 % 2]));
+    rows.row_sum[i / 2 % 2] += s[i];
+  }
+}
+
+// O follows its rows to a new reference point.
+__device__ __forceinline__ void rescale_output(float (&o)[kOutputRegs], const float (&rescale)[2]) {
+#pragma unroll
+  for (u32 i = 0; i < kOutputRegs; ++i) o[i] *= rescale[i / 2 % 2];
+}
+
+// The tensor core adds fp8 products in a format narrower than fp32, so an O that has grown large loses what
+// is added to it. Therefore O moves to a master in shared memory now and then: two bf16 in a word, and the
+// rounding residual stays in the accumulator, so that nothing is lost. The high half is read as the whole
+// word taken as fp32: the low half is then extra mantissa of it, which the residual accounts for as well. A
+// thread reads only words that it wrote.
+__device__ __forceinline__ void flush_output(float (&o)[kOutputRegs], u32 o_master,
+                                             const float (&rescale)[2]) {
+#pragma unroll
+  for (u32 i = 0; i < kOutputRegs / 8; ++i) {
+    u32 word[4];
+    ld_shared_v4_u32(o_master + i * kMasterVectorStride, word);
+#pragma unroll
+    for (u32 j = 0; j < 4; ++j) {
+      const u32 even = 8 * i + 2 * j;
+      const float low = (float_from_bits(word[j] << 16) + o[even]) * rescale[j % 2];
+      const float high = (float_from_bits(word[j]) + o[even + 1]) * rescale[j % 2];
+      word[j] = cvt_bf16x2(low, high);
+      o[even] = low - float_from_bits(word[j] << 16);
+      o[even + 1] = high - float_from_bits(word[j]);
+    }
+    st_shared_v4_u32(o_master + i * kMasterVectorStride, word[0], word[1], word[2], word[3]);
+  }
+}
+
+__device__ __forceinline__ void clear_master(u32 o_master) {
+#pragma unroll
+  for (u32 i = 0; i < kOutputRegs / 8; ++i) {
+    st_shared_v4_u32(o_master + i * kMasterVectorStride, 0, 0, 0, 0);
+  }
+}
+
+// O = master + residual, at the end.
+__device__ __forceinline__ void add_master(float (&o)[kOutputRegs], u32 o_master) {
+#pragma unroll
+  for (u32 i = 0; i < kOutputRegs / 8; ++i) {
+    u32 word[4];
+    ld_shared_v4_u32(o_master + i * kMasterVectorStride, word);
+#pragma unroll
+    for (u32 j = 0; j < 4; ++j) {
+      o[8 * i + 2 * j] += float_from_bits(word[j] << 16);
+      o[8 * i + 2 * j + 1] += float_from_bits(word[j]);
+    }
+  }
+}
+
+// Online softmax of one block: S becomes P, O and the sums are brought to the new maximum; so is the master,
+// unless it is known to be empty still.
+template <bool kMasterInUse>
+__device__ __forceinline__ void online_softmax(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
+                                               u32 (&p)[kProbRegs], SoftmaxRows& rows, u32 o_master) {
+  float rescale[2];
+  raise_row_max(s, rows, rescale);
+  if (kMasterInUse) {
+    flush_output(o, o_master, rescale);
+  } else {
+    rescale_output(o, rescale);
+  }
+  exponentiate(s, rows);
+  pack_p(p, s);
+}
+
+// The same for a block without hidden keys, against the reference point that the rows have already. A
+// thread's sum over its columns bounds each of its P, so a sum within the limit proves that no P leaves its
+// type: then neither the maximum of this block nor a rescale of O is needed. S is kept, so that otherwise
+// (rarely) the whole warp does the exact step instead. Rows beyond the sequence have no say in that.
+__device__ __forceinline__ void lazy_softmax(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
+                                             u32 (&p)[kProbRegs], SoftmaxRows& rows, u32 o_master) {
+  float sum[2] = {0.0f, 0.0f};
+#pragma unroll
+  for (u32 i = 0; i < kProbRegs / 2; ++i) {
+    float e[8];
+#pragma unroll
+    for (u32 j = 0; j < 8; ++j) {
+      e[j] = ex2(fma_f32(s[8 * i + j], rows.factor[j / 2 % 2], rows.offset[j / 2 % 2]));
+      sum[j / 2 % 2] += e[j];
+    }
+    p[2 * i] = cvt_e4m3x4(e[0], e[1], e[4], e[5]);
+    p[2 * i + 1] = cvt_e4m3x4(e[2], e[3], e[6], e[7]);
+  }
+  if (vote_any(sum[0] > rows.sum_limit[0] || sum[1] > rows.sum_limit[1])) {
+    online_softmax<true>(s, o, p, rows, o_master);
+  } else {
+    rows.row_sum[0] += sum[0];
+    rows.row_sum[1] += sum[1];
   }
 }
 
@@ -1111,15 +1248,21 @@ __device__ __forceinline__ u32 turn_barrier(u32 consumer) { return (u32)NamedBar
 template <bool kMasked>
 __device__ __forceinline__ void finish_scores(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
                                               u32 (&p)[kProbRegs], SoftmaxRows& rows, const i32 (&visible)[2],
-                                              i32 block, u32 k_stage, u32 lane) {
+                                              i32 block, u32 k_stage,
+                                              u32 o_master,
+                                              u32 lane) {
   scale_scores(s, k_stage, lane);
   release_slot(k_empty(k_stage), lane);
   if (kMasked) {
     const i32 limit[2] = {visible[0] - block * kBlockN, visible[1] - block * kBlockN};
     mask_scores(s, limit, lane);
   }
-  online_softmax(s, o, rows);
-  pack_p(p, s);
+  // Masked blocks come first, before O is flushed for the first time.
+  if (kMasked) {
+    online_softmax<false>(s, o, p, rows, o_master);
+  } else {
+    lazy_softmax(s, o, p, rows, o_master);
+  }
 }
 
 // One step of the main loop: in its turn P * V of the last block and Q * K of this one; then softmax.
@@ -1127,7 +1270,9 @@ template <bool kMasked>
 __device__ __forceinline__ void kv_step(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
                                         u32 (&p)[kProbRegs], SoftmaxRows& rows, PipelineState<kKStages>& k,
                                         PipelineState<kVStages>& v, u64 q_nope, u64 q_rope,
-                                        const i32 (&visible)[2], i32 block, u32 consumer, u32 lane) {
+                                        const i32 (&visible)[2], i32 block, u32 consumer,
+                                        u32 o_master,
+                                        u32 lane) {
   mbarrier_wait(v_full(v.stage), v.phase);
   mbarrier_wait(k_full(k.stage), k.phase);
   bar_sync(turn_barrier(consumer), kTurnThreads);
@@ -1143,7 +1288,7 @@ __device__ __forceinline__ void kv_step(float (&s)[kScoreRegs], float (&o)[kOutp
   }
   release_slot(v_empty(v.stage), lane);
   v.advance();
-  finish_scores<kMasked>(s, o, p, rows, visible, block, k.stage, lane);
+  finish_scores<kMasked>(s, o, p, rows, visible, block, k.stage, o_master, lane);
   k.advance();
 }
 
@@ -1162,6 +1307,8 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, const W
   PipelineState<kVStages> v{0, 0};
 #pragma unroll
   for (u32 i = 0; i < kOutputRegs; ++i) o[i] = 0.0f;
+  const u32 o_master = o_master_words(consumer, warp_in_group * 32 + lane);
+  clear_master(o_master);
 
   // The first warpgroup's first turn is given by the last one.
   if (consumer + 1 == kNumConsumers && tile.num_blocks > 1) bar_arrive(turn_barrier(0), kTurnThreads);
@@ -1175,23 +1322,29 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, const W
     rows.factor[half] = max_f32(params.scale_log2 * q_scale, kSmallestFactor);
     rows.row_max[half] = -infinity_f32();
     rows.row_sum[half] = 0.0f;
+    rows.sum_limit[half] = row + 8 * (i32)half < tile.q_len ? kLazySumLimit : infinity_f32();
   }
 
-  // The last block alone: there is no P yet. It is always masked: the sequence or the diagonal ends in it.
+  // The last block alone: there is no P yet. It is always masked: the visible keys end in it.
   i32 block = tile.num_blocks - 1;
   mbarrier_wait(k_full(k.stage), k.phase);
   wgmma_fence();
   issue_qk(s, q_nope, q_rope, k.stage);
   wgmma_commit_group();
   wgmma_wait_group<0>(s);
-  finish_scores<true>(s, o, p, rows, visible, block, k.stage, lane);
+  finish_scores<true>(s, o, p, rows, visible, block, k.stage, o_master, lane);
   k.advance();
 
   for (--block; block >= tile.num_unmasked_blocks; --block) {
-    kv_step<true>(s, o, p, rows, k, v, q_nope, q_rope, visible, block, consumer, lane);
+    kv_step<true>(s, o, p, rows, k, v, q_nope, q_rope, visible, block, consumer, o_master, lane);
   }
-  for (; block >= 0; --block) {
-    kv_step<false>(s, o, p, rows, k, v, q_nope, q_rope, visible, block, consumer, lane);
+  // Windows of kFlushBlocks, the masked blocks counted in; the last window is added below.
+  for (i32 end = tile.num_blocks - kFlushBlocks; block >= 0; end -= kFlushBlocks) {
+    for (; block >= end && block >= 0; --block) {
+      kv_step<false>(s, o, p, rows, k, v, q_nope, q_rope, visible, block, consumer, o_master, lane);
+    }
+    const float keep[2] = {1.0f, 1.0f};
+    if (block >= 0) flush_output(o, o_master, keep);
   }
 
   // The first block's P * V.
@@ -1200,6 +1353,7 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, const W
   issue_pv(o, p, v.stage);
   wgmma_commit_group();
   wgmma_wait_group<0>(o);
+  add_master(o, o_master);
 
   float inverse_sum[2];
 #pragma unroll
@@ -1214,7 +1368,7 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, const W
 // ---- entry ----
 
 enum class Role : u32 {
-  load,  // one lane issues all bulk copies
+  load,  // one lane issues all bulk copies; the warp carries the scales
   transpose,  // V rows -> transposed V; clears the tail of the sequence
   consumer,  // 3 warpgroups of 64 rows: Q*K, softmax, P*V, output
 };

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "1bb141307b49530e76747c0e98ac23539b533e765e903acc14be7b9bb9a2dd55"
+SOURCE_DIGEST = "622a28f78db6b093f2ae4ec9c3b19a4d8ced56f62a4677174ebae32459d9747d"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -154,7 +154,7 @@ def _plan(
         spec_digest=digest.short(mapping),
         spec=mapping,
         validated=("ptxas", "hardware"),
-        formula=text.formula(spec),
+        formula=text.formula(spec, tiles),
         choices=choices,
         arch_guard="defined(__CUDA_ARCH_FEAT_SM90_ALL)",
         arch_guard_message="this source is for sm_90a: compile it with -arch=sm_90a",

@@ -202,15 +202,11 @@ def _numbers(qkv: str, tiles: Tiles) -> ConstantGroup:
             f"{smallest}f",
             f"2^{SMALLEST_FACTOR_LOG2}: stands in for a factor of 0",
         ),
-        *(
-            [("float", "kLazySumLimit", "448.0f", "the largest e4m3 number")]
-            if tiles.lazy_softmax
-            else []
-        ),
+        *([("float", "kLazySumLimit", "448.0f", "the largest e4m3 number")] if tiles.lazy_softmax else []),
         *(
             [
                 ("i32", "kFlushBlocks", tiles.flush_blocks, "KV blocks after which O goes to its master"),
-                ("u32", "kMasterVectorStride", 128 * 16, "bytes: a vector of 16 for each thread of a warpgroup"),
+                ("u32", "kMasterVectorStride", 128 * 16, "bytes: 128 threads * 16"),
                 ("u32", "kMasterGroupBytes", 64 * tiles.ov_depth * 2, "bytes: 64 rows of O in bf16"),
             ]
             if tiles.flush_blocks

@@ -9,7 +9,7 @@ from mla_codegen.plan.tiles import Tiles
 
 SWIZZLE_MODES = {128: 1, 64: 2, 32: 3}
 """Swizzle width in bytes -> the mode bits of the matrix descriptor."""
-_OPERANDS_PER_LINE = 12
+_OPERANDS_PER_LINE = 18
 _A_DESCRIPTOR = "u64 a"
 _A_REGISTERS = "u32 a0, u32 a1, u32 a2, u32 a3"
 

@@ -104,6 +104,7 @@ def plan_roles(tiles: Tiles, registers: Registers) -> tuple[Role, ...]:
     idle = () if tiles.transposes_v else (_idle(registers),)
     v_ring = "v_raw" if tiles.transposes_v else "v"
     tail = "" if tiles.transposes_v else "v_tail_cleared, "
+    scales = "; the warp carries the scales" if tiles.has_scales else ""
     return (
         Role(
             name="load",
@@ -111,9 +112,9 @@ def plan_roles(tiles: Tiles, registers: Registers) -> tuple[Role, ...]:
             num_warps=1,
             end_constant="kLoadWarpEnd",
             registers=registers.producer,
-            does="one lane issues all bulk copies",
+            does=f"one lane issues all bulk copies{scales}",
             waits_on=f"k_empty, {v_ring}_empty",
-            signals=f"q_full, k_full, {v_ring}_full (by bytes)",
+            signals=f"q_full, k_full, {v_ring}_full",
         ),
         helper,
         *idle,

@@ -60,14 +60,14 @@ def barrier_table(mbarriers: tuple[Mbarrier, ...], named: tuple[NamedBarrier, ..
     return (*_columns(rows), *(f"{item.name} (bar {item.id}): {item.comment}" for item in named))
 
 
-def formula(spec: Spec) -> tuple[str, ...]:
+def formula(spec: Spec, tiles: Tiles) -> tuple[str, ...]:
     """What the kernel computes."""
     scaled = spec.scales.q != "none"
     product = "q_nope[i].k_nope[j] + q_rope[i].k_rope[j]"
     score = f"s[i,j] = ({product}) * q_scale[i] * k_scale[j]" if scaled else f"s[i,j] = {product}"
     mask = "j <= i + kv_len - q_len, else hidden" if spec.mask == "causal" else "every key is visible"
     p_type = spec.dtypes.qkv
-    lift = " after multiplication by 2^8" if p_type == "e4m3" else ""
+    lift = f" after multiplication by 2^{tiles.lift_log2:g}" if p_type == "e4m3" else ""
     return (
         score,
         f"z[i,j] = softmax_scale * s[i,j];  {mask}",
@@ -101,6 +101,8 @@ def schedule(tiles: Tiles) -> tuple[str, ...]:
             ("", "", "O += P(0)*V(0); O / row sum -> out"),
         ]
     lines = list(_columns([head, *rows]))
+    if tiles.flush_blocks:
+        lines.append(f"Every {tiles.flush_blocks} blocks the consumers flush O to its master in shared memory.")
     lines += ["", *_turns(tiles)]
     return tuple(lines)
 

@@ -11,6 +11,8 @@ The rules of ``auto`` (figures behind them: docs/notes/performance.md):
   v_stages, then kv_stages, then v_raw_stages go down one by one to 2, 2 and 1; then block_n goes down by one
   step of P*V (32 keys of e4m3, 16 of 16-bit types) as far as 64, each time with the deepest of these rings
   that fit.
+* softmax.variant: lazy for e4m3, online for 16-bit types, where the lazy one has no bound to check against.
+* flush_blocks (e4m3): as many as 1152 keys; 16-bit products are added in fp32 and need none.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 
 WGMMA_ROWS = 64
 """Rows of one warpgroup's product (PTX ISA, wgmma.mma_async: M is 64)."""
-DEFAULT_FLUSH_BLOCKS = 12
+FLUSH_KEYS = 1152
+"""Keys between two flushes of O: the error on a V with a mean is about 1.5e-5 per key of this window."""
+E4M3_LARGEST = 448
 SWIZZLE_BYTES = 128
 """Width of a shared-memory chunk row: the widest swizzle mode."""
 SMALLEST_BLOCK_N = 64
@@ -53,7 +57,7 @@ class Tiles:
     transposes_v: bool
     has_scales: bool
     lazy_softmax: bool
-    flush_blocks: int
+    asked_flush_blocks: int | None
     k_stages: int
     v_stages: int
     v_raw_stages: int
@@ -85,12 +89,23 @@ class Tiles:
         return self.block_n // 2
 
     @property
+    def flush_blocks(self) -> int:
+        """KV blocks after which O leaves the accumulator of the tensor core; 0: never."""
+        if not self.transposes_v:
+            return 0
+        return self.asked_flush_blocks or FLUSH_KEYS // self.block_n
+
+    @property
     def lift_log2(self) -> float:
-        """P is multiplied by 2 to this. e4m3 reaches 448: 2^8 where each P is at most 1; less where only the sum of
-        a thread's block_n / 4 columns is known to be small, so that a row of equal scores does not pass the limit."""
+        """P is multiplied by 2 to this. e4m3 reaches 448: 2^8 where each P is at most 1.
+
+        Less with the lazy softmax: it compares the sum of a thread's block_n / 4 columns with 448, and a row
+        of equal scores must stay below that.
+        """
         if not self.transposes_v:
             return 0.0
-        return float(math.floor(math.log2(448 / (self.block_n // 4)))) if self.lazy_softmax else 8.0
+        largest = E4M3_LARGEST / (self.block_n // 4) if self.lazy_softmax else E4M3_LARGEST
+        return float(math.floor(math.log2(largest)))
 
     @property
     def output_registers(self) -> int:
@@ -137,7 +152,7 @@ def resolve_tiles(spec: Spec) -> tuple[Tiles, tuple[Diagnostic, ...]]:
         transposes_v=fp8,
         has_scales=spec.scales.q != "none",
         lazy_softmax=fp8 and spec.softmax.variant != "online",
-        flush_blocks=_flush_blocks(spec, fp8),
+        asked_flush_blocks=_asked(spec.accumulation.flush_blocks),
         k_stages=1,
         v_stages=1,
         v_raw_stages=0,
@@ -225,14 +240,6 @@ def _block_n(spec: Spec, fp8: bool, consumers: int, faults: list[Diagnostic]) ->
     return asked
 
 
-def _flush_blocks(spec: Spec, fp8: bool) -> int:
-    """KV blocks after which O leaves the accumulator of the tensor core; 0: never."""
-    if not fp8:
-        return 0
-    asked = spec.accumulation.flush_blocks
-    return DEFAULT_FLUSH_BLOCKS if asked == "auto" else asked
-
-
 def _tile_fault(name: str, found: int, allowed: str, reason: str) -> Diagnostic:
     return Diagnostic(
         code="bad-tile",
@@ -241,6 +248,10 @@ def _tile_fault(name: str, found: int, allowed: str, reason: str) -> Diagnostic:
         notes=(reason,),
         help=f"set tile.{name}: auto",
     )
+
+
+def _asked(value: int | str) -> int | None:
+    return None if value == "auto" else int(value)
 
 
 def _stages(asked: int | str, preferred: int) -> int:
@@ -253,7 +264,7 @@ def _rule(asked: object, rule: str) -> str:
 
 def tile_choices(spec: Spec, tiles: Tiles) -> tuple[Choice, ...]:
     """What every ``auto`` became and why, once the tiles are final."""
-    return (*_block_choices(spec, tiles), *_stage_choices(spec, tiles))
+    return (*_block_choices(spec, tiles), *_stage_choices(spec, tiles), *_number_choices(spec, tiles))
 
 
 def _block_choices(spec: Spec, tiles: Tiles) -> tuple[Choice, ...]:
@@ -282,6 +293,29 @@ def _block_choices(spec: Spec, tiles: Tiles) -> tuple[Choice, ...]:
             rule="one warpgroup's products at a time in the tensor core",
         ),
     )
+
+
+def _number_choices(spec: Spec, tiles: Tiles) -> tuple[Choice, ...]:
+    p_rule = "as qkv" if not tiles.transposes_v else "as qkv: flushing O keeps the accuracy contract"
+    online = "the maximum of every block"
+    lazy = "the reference point moves only where P would leave its type"
+    choices = [
+        Choice(field="dtypes.p", value=spec.dtypes.qkv, rule=_rule(spec.dtypes.p, p_rule)),
+        Choice(
+            field="softmax.variant",
+            value="lazy" if tiles.lazy_softmax else "online",
+            rule=_rule(spec.softmax.variant, lazy if tiles.lazy_softmax else online),
+        ),
+    ]
+    if tiles.flush_blocks:
+        choices.append(
+            Choice(
+                field="accumulation.flush_blocks",
+                value=str(tiles.flush_blocks),
+                rule=_rule(spec.accumulation.flush_blocks, f"{FLUSH_KEYS} keys: V with a mean within 2e-2"),
+            )
+        )
+    return tuple(choices)
 
 
 def _stage_choices(spec: Spec, tiles: Tiles) -> tuple[Choice, ...]:
