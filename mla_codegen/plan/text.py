@@ -102,7 +102,9 @@ def schedule(tiles: Tiles) -> tuple[str, ...]:
         ]
     lines = list(_columns([head, *rows]))
     if tiles.flush_blocks:
-        lines.append(f"Every {tiles.flush_blocks} blocks the consumers flush O to its master in shared memory.")
+        lines.append(
+            f"Every {tiles.flush_blocks} blocks the consumers flush O to its master in shared memory."
+        )
     lines += ["", *_turns(tiles)]
     return tuple(lines)
 
