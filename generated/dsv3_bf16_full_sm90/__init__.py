@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "395226a0be1356679cec5128597e3ef2d1304aec400a95c57c6a701d2f868829"
+SOURCE_DIGEST = "a87a0c9acb69981eb3313855b5af5afb3fce20596f1d17792ebabff81dbecc48"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

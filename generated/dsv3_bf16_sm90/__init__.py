@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "76078fc87d7f5fef60d1489c9a555a5b6c462bb7bbf78e3038c9285da5adb8e3"
+SOURCE_DIGEST = "a7147f2fca73f5c9d395eb43b6c9f1715b1237244588ae02e7ff95dfe60c6df7"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -574,7 +574,7 @@ struct WorkTile {
   i32 kv_len;
   i32 row_begin;  // first query of this tile, counted in the sequence
   i32 num_blocks;  // KV blocks that some row sees; 0: no row sees a key
-  i32 num_unmasked_blocks;  // of these, the first ones, which every row sees whole
+  i32 num_unmasked_blocks;  // of these, the first ones: every row sees them whole, and keys behind them
 };
 
 // Keys that a query sees: causal, aligned at the bottom right: query i sees j <= i + kv_len - q_len.
@@ -609,7 +609,9 @@ __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) 
 
   const i32 row_end = tile.row_begin + kBlockM < tile.q_len ? tile.row_begin + kBlockM : tile.q_len;
   tile.num_blocks = (visible_keys(tile, row_end - 1) + kBlockN - 1) / kBlockN;
-  tile.num_unmasked_blocks = visible_keys(tile, tile.row_begin) / kBlockN;
+  // The block of the first row's last key counts as masked even where it is whole, so that every row that sees a
+  // key meets its first one in a masked block.
+  tile.num_unmasked_blocks = (visible_keys(tile, tile.row_begin) - 1) / kBlockN;
   return true;
 }
 

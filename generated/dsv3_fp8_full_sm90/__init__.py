@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "e80332241572f74e772c78d4dd1e1c149dd4a5c3d53ede88f46dd4897f80147b"
+SOURCE_DIGEST = "2795e20aceae5d9e55a85c4947d7df5ea65d10e6160034bf8f6d44ea9d44d82a"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "622a28f78db6b093f2ae4ec9c3b19a4d8ced56f62a4677174ebae32459d9747d"
+SOURCE_DIGEST = "ce711dfca52323693a760c9e0f044af16068163858e4d8bbe23f187fec37916d"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":
