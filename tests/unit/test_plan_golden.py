@@ -37,14 +37,15 @@ def test_all_shipped_specs_of_this_architecture_are_judged_here() -> None:
 FP8_FIELDS = [
     ("q_smem", 49152, 0, 49152, 1024),  # 192 rows x 256
     ("kv_smem", 73728, 49152, 73728, 1024),  # 3 stages x 96 keys x 256
-    ("v_smem", 36864, 122880, 36864, 1024),  # 49152 + 73728; 3 stages x 96 keys x 128
-    ("v_raw_smem", 24576, 159744, 24576, 1024),  # 122880 + 36864; 2 stages x 96 keys x 128
-    ("q_scale_smem", 192, 184320, 768, 16),  # 159744 + 24576; 192 rows x 4
-    ("k_scale_smem", 288, 185088, 1152, 16),  # 184320 + 768; 3 stages x 96 keys x 4
-    ("mbar_base", 17, 186240, 136, 8),  # 185088 + 1152; (1 + 3 + 3 + 2 + 2 + 3 + 3) x 8
+    ("v_smem", 24576, 122880, 24576, 1024),  # 49152 + 73728; 2 stages x 96 keys x 128
+    ("v_raw_smem", 24576, 147456, 24576, 1024),  # 122880 + 24576; 2 stages x 96 keys x 128
+    ("q_scale_smem", 192, 172032, 768, 16),  # 147456 + 24576; 192 rows x 4
+    ("k_scale_smem", 288, 172800, 1152, 16),  # 172032 + 768; 3 stages x 96 keys x 4
+    ("o_master_smem", 49152, 173952, 49152, 16),  # 172800 + 1152; 192 rows x 128 columns x 2
+    ("mbar_base", 15, 223104, 120, 8),  # 173952 + 49152; (1 + 3 + 3 + 2 + 2 + 2 + 2) x 8
 ]
-FP8_USED = 186376  # 186240 + 136
-FP8_SIZEOF = 187392  # 186376 / 1024 = 182.01 -> 183 x 1024
+FP8_USED = 223224  # 223104 + 120
+FP8_SIZEOF = 223232  # 223224 / 1024 = 217.99 -> 218 x 1024
 
 BF16_FIELDS = [
     ("q_smem", 49152, 0, 49152, 1024),  # 128 rows x 384
@@ -125,8 +126,8 @@ FP8_MBARRIERS = [
     ("v_raw_full", 2, 7, 1, 12288, "load", "transpose"),
     # 3 warps transpose
     ("v_raw_empty", 2, 9, 3, 0, "transpose", "load"),
-    ("v_full", 3, 11, 3, 0, "transpose", "consumer"),
-    ("v_empty", 3, 14, 12, 0, "consumer", "transpose"),
+    ("v_full", 2, 11, 3, 0, "transpose", "consumer"),
+    ("v_empty", 2, 13, 12, 0, "consumer", "transpose"),
 ]
 BF16_MBARRIERS = [
     # 128 x 128 x 2 + 128 x 64 x 2 = 49152
@@ -143,7 +144,7 @@ BF16_MBARRIERS = [
 
 @pytest.mark.parametrize(
     ("names", "expected", "total"),
-    [(FP8, FP8_MBARRIERS, 17), (BF16, BF16_MBARRIERS, 10)],
+    [(FP8, FP8_MBARRIERS, 15), (BF16, BF16_MBARRIERS, 10)],
     ids=["fp8", "bf16"],
 )
 def test_mbarriers(names: tuple[str, ...], expected: list[tuple], total: int) -> None:
@@ -259,7 +260,7 @@ FP8_CONSTANTS = COMMON | {
     "kConsumerArrivals": "12",
     "kTransposeWarps": "3",
     "kKStages": "3",
-    "kVStages": "3",
+    "kVStages": "2",
     "kVRawStages": "2",
     "kNopeChunks": "1",  # 128 bytes
     "kNopeChunkElems": "128",
@@ -281,8 +282,14 @@ FP8_CONSTANTS = COMMON | {
     "kTransposeTasks": "24",  # 96 / 16 x 4
     "kScoreRegs": "48",  # 64 x 96 / 128
     "kProbRegs": "12",  # 48 bytes in 4-byte registers
-    "kLiftLog2": "0x1.0000000000000p+3f",  # 8
+    # A thread has 96 / 4 = 24 columns of a row, and 448 / 24 = 18.7 is between 2^4 and 2^5.
+    "kLiftLog2": "0x1.0000000000000p+2f",  # 4
+    "kLazySumLimit": "448.0f",  # the largest e4m3: 1.75 x 2^8
+    "kFlushBlocks": "12",  # 1152 keys / 96
+    "kMasterVectorStride": "2048",  # 128 threads x 16
+    "kMasterGroupBytes": "16384",  # 64 rows x 128 columns x 2
 }
+NOT_BF16 = ("kLazySumLimit", "kFlushBlocks", "kMasterVectorStride", "kMasterGroupBytes")
 BF16_CONSTANTS = COMMON | {
     "kBlockM": "128",
     "kBlockN": "128",
@@ -327,6 +334,58 @@ def test_constants(names: tuple[str, ...], expected: dict[str, str]) -> None:
     for name in names:
         found = literals(name)
         assert {key: found.get(key) for key in expected} == expected
+
+
+@pytest.mark.parametrize("name", BF16)
+def test_16_bit_plans_have_nothing_of_the_lazy_softmax_and_the_master(name: str) -> None:
+    assert not literals(name).keys() & set(NOT_BF16)
+    assert "o_master_smem" not in {item.name for item in variant(name).smem.fields}
+
+
+# What `auto` became beside the sizes.
+FP8_NUMBERS = {"dtypes.p": "e4m3", "softmax.variant": "lazy", "accumulation.flush_blocks": "12"}
+BF16_NUMBERS = {"dtypes.p": "bf16", "softmax.variant": "online"}
+NUMBER_SECTIONS = ("dtypes", "softmax", "accumulation")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"), [(FP8, FP8_NUMBERS), (BF16, BF16_NUMBERS)], ids=["fp8", "bf16"]
+)
+def test_choices_about_numbers(names: tuple[str, ...], expected: dict[str, str]) -> None:
+    for name in names:
+        choices = {item.field: item for item in shipped(name).choices}
+        found = {key: item.value for key, item in choices.items() if key.split(".")[0] in NUMBER_SECTIONS}
+        assert found == expected
+        assert all(choices[key].rule != "as the spec says" for key in expected)
+
+
+# Consumers; bytes of one warpgroup, which are 64 rows x 128 columns x 2; bytes of all of them.
+@pytest.mark.parametrize(("consumers", "total"), [(2, 32768), (3, 49152)])
+def test_every_vector_of_the_master_has_a_place_of_its_own(consumers: int, total: int) -> None:
+    data = load_spec(SPECS / "dsv3_fp8_sm90.yaml").to_mapping() | {"schedule": {"consumers": consumers}}
+    (plan,) = make_plan(Spec.from_mapping(data)).variants
+    (field,) = [item for item in plan.smem.fields if item.name == "o_master_smem"]
+    assert (field.size_bytes, field.align_bytes) == (total, 16)
+    constants = {
+        item.name: int(item.literal)
+        for group in plan.constants
+        for item in group.constants
+        if item.name in ("kMasterGroupBytes", "kMasterVectorStride", "kOutputRegs")
+    }
+    assert constants == {"kMasterGroupBytes": 16384, "kMasterVectorStride": 2048, "kOutputRegs": 64}
+    # 64 fp32 of O are 64 bf16 in the master: 8 in each 16 bytes, so 8 vectors a thread.
+    vectors = constants["kOutputRegs"] // 8
+    assert vectors == 8
+    addresses = [
+        consumer * constants["kMasterGroupBytes"] + thread * 16 + i * constants["kMasterVectorStride"]
+        for consumer in range(consumers)
+        for thread in range(128)
+        for i in range(vectors)
+    ]
+    # Each 16-byte place of the field once, and none beyond it.
+    assert sorted(addresses) == list(range(0, total, 16))
+    # A quarter of a warp reads 8 neighbouring vectors: 128 bytes, which are all 32 banks once.
+    assert (field.offset_bytes % 16, field.offset_bytes % 128) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -399,8 +458,12 @@ def test_features_are_those_of_the_spec(name: str) -> None:
     assert features.transposes_v is fp8
     assert features.mixed_qk is fp8
     assert features.clears_v_tail is not fp8
+    assert features.lazy_softmax is fp8
+    assert features.flushes_output is fp8
     assert features.causal is ("full" not in name)
     assert features.debug is False
+    step = "_softmax_step_lazy.cu.j2" if fp8 else "_softmax_step_online.cu.j2"
+    assert variant(name).partials.softmax_step == step
 
 
 @pytest.mark.parametrize("name", SHIPPED)

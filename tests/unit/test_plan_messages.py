@@ -45,7 +45,8 @@ WRONG: dict[str, str] = {
     + "schedule: {consumers: 3}\n",
     "registers": FP8 + "tile: {block_n: 128}\n",
     "registers_rows": BF16 + "tile: {block_m: 192, block_n: 96}\nschedule: {consumers: 3}\n",
-    "registers_two_consumers": FP8 + "tile: {block_n: 192}\nschedule: {consumers: 2}\n",
+    "registers_two_consumers": FP8
+    + "tile: {block_n: 192}\nschedule: {consumers: 2}\npipeline: {kv_stages: 1}\n",
     "registers_and_smem": BF16 + "tile: {block_n: 256}\npipeline: {kv_stages: 3}\n",
     "bad_tiles": FP8 + "tile:\n  block_m: 64\n  block_n: 80\nschedule: {consumers: 8}\n",
     "bad_block_n": BF16 + "tile: {block_n: 272}\n",
@@ -70,6 +71,8 @@ softmax: {lse: natural, variant: lazy, sink: true, softcap: 30.0}
 smem: {layout: seed}
 schedule: {order: free, transpose_warps: 4, persistent: true, longest_first: false}
 """,
+    "16_bit_lazy_and_flush": BF16 + "softmax: {variant: lazy}\naccumulation:\n  flush_blocks: 12\n",
+    "smem_master": FP8 + "schedule: {consumers: 2}\npipeline: {v_stages: 7}\ntile: {block_n: 128}\n",
     "transposed_v": FP8 + "layout: {v: transposed}\n",
 }
 
@@ -117,6 +120,13 @@ def test_diagnostics_point_at_the_value_or_the_key_of_their_field(case: str) -> 
         assert name in place or f"{fault.field.split('.')[0]}:" in place
 
 
+@pytest.mark.parametrize("qkv", ["bf16", "f16"])
+def test_16_bit_kernels_are_refused_the_lazy_softmax_and_the_flush(qkv: str) -> None:
+    text = WRONG["16_bit_lazy_and_flush"].replace("bf16", qkv)
+    fields = {fault.field for fault in diagnostics(text)} - {"dtypes.qkv"}
+    assert fields == {"softmax.variant", "accumulation.flush_blocks"}
+
+
 def test_every_fault_is_reported_at_once() -> None:
     fields = {fault.field for fault in diagnostics(WRONG["all_unsupported"])}
     assert fields == {
@@ -141,9 +151,7 @@ def test_every_fault_is_reported_at_once() -> None:
         "pipeline.qk_stages",
         "pipeline.pv_stages",
         "pipeline.kv_ring",
-        "accumulation.flush_blocks",
         "softmax.lse",
-        "softmax.variant",
         "softmax.sink",
         "softmax.softcap",
         "smem.layout",
@@ -187,7 +195,7 @@ def changed(spec: Spec, change: dict[str, object]) -> Spec:
 
 
 ALONE = ("smem_one_field", "smem_two_fields", "smem_block_n", "smem_three_consumers", "smem_everything")
-ALONE += ("registers", "registers_rows", "registers_two_consumers")
+ALONE += ("smem_master", "registers", "registers_rows", "registers_two_consumers")
 
 
 @pytest.mark.parametrize("case", ALONE)
@@ -200,8 +208,12 @@ def test_each_way_out_leads_to_a_plan(case: str) -> None:
 
 def test_ways_out_are_the_nearest_ones() -> None:
     (fault,) = diagnostics(WRONG["smem_two_fields"])
-    # 49152 + kv x 24576 + 2 x 12288 + 12288: 5 stages are 208896, 6 are 233472.
-    assert ways_out(fault)[0] == {"pipeline.kv_stages": 5}
+    # Q and master 2 x 49152 + kv x 24576 + 2 x 12288 + 12288: 3 stages are 208896, 4 are 233472.
+    assert ways_out(fault)[0] == {"pipeline.kv_stages": 3}
+    (fault,) = diagnostics(WRONG["smem_master"])
+    # Q and master 2 x 32768 + 2 x 32768 + v x 16384 + 16384: 5 stages are 229376 and 6 are 245760. With 7 of
+    # them, 96 keys: 65536 + 2 x 24576 + 7 x 12288 + 12288 = 212992.
+    assert ways_out(fault)[:2] == [{"pipeline.v_stages": 5}, {"tile.block_n": 96}]
 
 
 AXES = {

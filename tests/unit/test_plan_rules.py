@@ -42,6 +42,8 @@ FIELDS = {
     "v_stages": "pipeline",
     "v_raw_stages": "pipeline",
     "consumers": "schedule",
+    "variant": "softmax",
+    "flush_blocks": "accumulation",
 }
 
 
@@ -63,7 +65,7 @@ def sizes(plan: Plan) -> dict[str, int]:
     return {
         item.field.split(".")[1]: int(item.value)
         for item in plan.choices
-        if item.field.split(".")[1] in FIELDS
+        if item.field.split(".")[1] in FIELDS and item.value.isdigit()
     }
 
 
@@ -74,32 +76,45 @@ def rings(plan: Plan) -> tuple[int, ...]:
     return tuple(found[name] for name in names if name in found)
 
 
-# Rows of Q and K are 256 bytes in fp8 and 384 in bf16, of V 128 and 256. Q: 192 x 256 = 49152 with three fp8
-# consumers, 32768 with two; 128 x 384 = 49152 with two bf16 consumers, 73728 with three. Scales and barriers
-# take less than 3 KiB (fp8). At most 232448 bytes.
+# Rows of Q and K are 256 bytes in fp8 and 384 in bf16, of V 128 and 256; of the master of O 256 (fp8 only).
+# Q: 192 x 256 = 49152 with three fp8 consumers, 32768 with two, and the master the same again; 128 x 384 =
+# 49152 with two bf16 consumers, 73728 with three. Scales and barriers take less than 3 KiB (fp8). At most
+# 232448 bytes. So the fp8 rings have 134144 bytes less the scales: at 96 keys, where a stage of V has 12288
+# bytes and one of K twice as many, 10 x 12288; at 64 keys 16 x 8192. With two consumers they have 166912
+# bytes less the scales: at 128 keys 10 x 16384, at 160 keys 8 x 20480.
 AUTO = [
-    # 49152 + 3 x 24576 + 3 x 12288 + 2 x 12288 = 184320
-    (FP8, {}, (96, 3, 3, 2)),
-    # 49152 + 4 x 24576 + 3 x 12288 + 2 x 12288 = 208896
-    (FP8, {"kv_stages": 4}, (96, 4, 3, 2)),
-    # 5 x 24576: 233472 with V 3; one stage of V less: 221184
-    (FP8, {"kv_stages": 5}, (96, 5, 2, 2)),
-    # 6 x 24576: 245760 with V 2 and raw 2, 233472 with raw 1; 64 keys: 49152 + 98304 + 24576 + 16384
-    (FP8, {"kv_stages": 6}, (64, 6, 3, 2)),
-    # 49152 + 3 x 24576 + 6 x 12288 + 24576 = 221184
-    (FP8, {"v_stages": 6}, (96, 3, 6, 2)),
-    # 7 x 12288: 233472 with K 3; K gives way: 208896
-    (FP8, {"v_stages": 7}, (96, 2, 7, 2)),
-    # 49152 + 3 x 24576 + 3 x 12288 + 6 x 12288 = 233472; V gives way before K: 221184
-    (FP8, {"v_raw_stages": 6}, (96, 3, 2, 6)),
-    # 49152 + 5 x 24576 + 3 x 12288 + 2 x 12288 = 233472; only raw V may give way: 221184
-    (FP8, {"kv_stages": 5, "v_stages": 3}, (96, 5, 3, 1)),
-    # 32768 + 3 x 32768 + 3 x 16384 + 2 x 16384 = 212992
-    (FP8, {"consumers": 2}, (128, 3, 3, 2)),
-    (FP8, {"block_m": 128}, (128, 3, 3, 2)),
-    # K 40960, V 20480 a stage: 258048, V 2: 237568, K 2: 196608
+    # 3 x 2 + 3 + 2 = 11 of 10; one stage of V less: 10
+    (FP8, {}, (96, 3, 2, 2)),
+    # 4 x 2 + 2 + 1 = 11 at the least; 64 keys: 4 x 2 + 3 + 2 = 13 of 16
+    (FP8, {"kv_stages": 4}, (64, 4, 3, 2)),
+    # 64 keys: 5 x 2 + 3 + 2 = 15
+    (FP8, {"kv_stages": 5}, (64, 5, 3, 2)),
+    # 64 keys: 6 x 2 + 3 + 2 = 17 of 16; V 2: 16, and 98304 + 16 x 8192 + 768 + 6 x 256 + 21 x 8 = 231848
+    (FP8, {"kv_stages": 6}, (64, 6, 2, 2)),
+    # 3 x 2 + 4 + 2 = 12 of 10; K gives way: 10
+    (FP8, {"v_stages": 4}, (96, 2, 4, 2)),
+    # 2 x 2 + 5 + 2 = 11; K and V can give no more, raw V gives way: 10
+    (FP8, {"v_stages": 5}, (96, 2, 5, 1)),
+    # 2 x 2 + 6 + 1 = 11 at the least; 64 keys: 3 x 2 + 6 + 2 = 14
+    (FP8, {"v_stages": 6}, (64, 3, 6, 2)),
+    # 64 keys: 3 x 2 + 8 + 2 = 16
+    (FP8, {"v_stages": 8}, (64, 3, 8, 2)),
+    # 3 x 2 + 3 + 3 = 12 of 10; V gives way before K: 11, then 9
+    (FP8, {"v_raw_stages": 3}, (96, 2, 2, 3)),
+    # 2 x 2 + 2 + 6 = 12 at the least; 64 keys: 3 x 2 + 3 + 6 = 15
+    (FP8, {"v_raw_stages": 6}, (64, 3, 3, 6)),
+    # 3 x 2 + 3 + 2 = 11; only raw V may give way: 10
+    (FP8, {"kv_stages": 3, "v_stages": 3}, (96, 3, 3, 1)),
+    (FP8, {"kv_stages": 1, "v_stages": 1, "v_raw_stages": 1}, (96, 1, 1, 1)),
+    # The softmax and the number of blocks between two flushes take no memory.
+    (FP8, {"variant": "online"}, (96, 3, 2, 2)),
+    (FP8, {"variant": "lazy", "flush_blocks": 65536}, (96, 3, 2, 2)),
+    # 3 x 2 + 3 + 2 = 11 of 10; V 2: 65536 + 163840 + 512 + 3 x 512 + 15 x 8 = 231544
+    (FP8, {"consumers": 2}, (128, 3, 2, 2)),
+    (FP8, {"block_m": 128}, (128, 3, 2, 2)),
+    # 3 x 2 + 3 + 2 = 11 of 8; V 2: 10; K 2: 8, and 65536 + 163840 + 512 + 2 x 640 + 13 x 8 = 231272
     (FP8, {"consumers": 2, "block_n": 160}, (160, 2, 2, 2)),
-    # 49152 + 3 x 16384 + 3 x 8192 + 2 x 8192
+    # 3 x 2 + 3 + 2 = 11 of 16
     (FP8, {"block_n": 64}, (64, 3, 3, 2)),
     # 49152 + 2 x 49152 + 2 x 32768 = 212992
     (BF16, {}, (128, 2, 2)),
@@ -204,6 +219,116 @@ def test_choices_say_who_chose() -> None:
     assert "as the spec says" not in (rules["tile.block_n"], rules["pipeline.v_stages"])
 
 
+def constants(plan: Plan) -> dict[str, str]:
+    return {item.name: item.literal for group in plan.variants[0].constants for item in group.constants}
+
+
+# Keys of a block, consumers; the blocks whose keys are at most 1152.
+FLUSH = [
+    (64, 3, 18),  # 18 x 64 = 1152
+    (96, 3, 12),  # 12 x 96 = 1152
+    (128, 2, 9),  # 9 x 128 = 1152
+    (160, 2, 7),  # 7 x 160 = 1120
+]
+
+
+@pytest.mark.parametrize("variant", ["auto", "online", "lazy"])
+@pytest.mark.parametrize(("block_n", "consumers", "blocks"), FLUSH)
+def test_o_is_flushed_after_1152_keys(block_n: int, consumers: int, blocks: int, variant: str) -> None:
+    plan = plan_of(FP8, block_n=block_n, consumers=consumers, variant=variant)
+    (choice,) = [item for item in plan.choices if item.field == "accumulation.flush_blocks"]
+    assert (choice.value, constants(plan)["kFlushBlocks"]) == (str(blocks), str(blocks))
+    assert choice.rule.startswith("1152 keys")
+    assert plan.variants[0].features.flushes_output
+    assert any(f"Every {blocks} blocks" in line for line in plan.variants[0].schedule)
+
+
+@pytest.mark.parametrize("blocks", [1, 5, 12, 65536])
+def test_o_is_flushed_as_the_spec_says(blocks: int) -> None:
+    plan = plan_of(FP8, flush_blocks=blocks)
+    (choice,) = [item for item in plan.choices if item.field == "accumulation.flush_blocks"]
+    assert (choice.value, choice.rule) == (str(blocks), "as the spec says")
+    assert constants(plan)["kFlushBlocks"] == str(blocks)
+    assert plan.variants[0].smem == plan_of(FP8).variants[0].smem
+
+
+@pytest.mark.parametrize("variant", ["auto", "online"])
+@pytest.mark.parametrize("values", [{}, {"consumers": 3}, {"block_n": 64}])
+def test_16_bit_products_are_never_flushed(values: dict[str, object], variant: str) -> None:
+    plan = plan_of(BF16, variant=variant, **values)
+    assert resolve_tiles(spec_of(BF16, **values))[0].flush_blocks == 0
+    assert not plan.variants[0].features.flushes_output
+    assert "accumulation.flush_blocks" not in {item.field for item in plan.choices}
+    assert "flush" not in " ".join(plan.variants[0].schedule)
+
+
+# A thread sums block_n / 4 columns of a row, each 2^lift where all scores are equal; the limit is 448.
+LIFT = [
+    (FP8, {"block_n": 64}, "lazy", 4),  # 448 / 16 = 28
+    (FP8, {"block_n": 96}, "lazy", 4),  # 448 / 24 = 18.7
+    (FP8, {"block_n": 64, "consumers": 2}, "auto", 4),
+    (FP8, {"block_n": 128, "consumers": 2}, "auto", 3),  # 448 / 32 = 14
+    (FP8, {"block_n": 160, "consumers": 2}, "lazy", 3),  # 448 / 40 = 11.2
+    (FP8, {"block_n": 64}, "online", 8),  # each P is at most 1, and 2^8 = 256 <= 448 < 2^9
+    (FP8, {}, "online", 8),
+    (FP8, {"block_n": 160, "consumers": 2}, "online", 8),
+    (BF16, {}, "auto", 0),  # bf16 has the range of fp32
+    (BF16, {"consumers": 3}, "online", 0),
+]
+
+
+@pytest.mark.parametrize(("base", "values", "variant", "lift"), LIFT)
+def test_what_p_is_multiplied_by(
+    base: dict[str, object], values: dict[str, object], variant: str, lift: int
+) -> None:
+    plan = plan_of(base, variant=variant, **values)
+    lazy = base is FP8 and variant != "online"
+    assert float.fromhex(constants(plan)["kLiftLog2"].removesuffix("f")) == lift
+    assert plan.variants[0].features.lazy_softmax is lazy
+    assert constants(plan).get("kLazySumLimit") == ("448.0f" if lazy else None)
+    assert (f"multiplication by 2^{lift}" in " ".join(plan.formula)) is (base is FP8)
+    if lazy:
+        columns = plan.variants[0].launch.block_n // 4
+        assert 2**lift * columns <= 448 < 2 ** (lift + 1) * columns
+
+
+# Partial of the softmax, features lazy_softmax and flushes_output.
+STEPS = [
+    (FP8, "auto", "lazy", True, True),
+    (FP8, "lazy", "lazy", True, True),
+    (FP8, "online", "flushing", False, True),
+    (BF16, "auto", "online", False, False),
+    (BF16, "online", "online", False, False),
+]
+
+
+@pytest.mark.parametrize(("base", "variant", "step", "lazy", "flushes"), STEPS)
+def test_softmax_variants(
+    base: dict[str, object], variant: str, step: str, lazy: bool, flushes: bool
+) -> None:
+    plan = plan_of(base, variant=variant)
+    (made,) = plan.variants
+    assert made.partials.softmax_step == f"_softmax_step_{step}.cu.j2"
+    assert (made.features.lazy_softmax, made.features.flushes_output) == (lazy, flushes)
+    (choice,) = [item for item in plan.choices if item.field == "softmax.variant"]
+    assert choice.value == ("lazy" if lazy else "online")
+    assert (choice.rule == "as the spec says") is (variant != "auto")
+
+
+def primitives(plan: Plan) -> set[str]:
+    return {Path(name).stem for name in plan.device_primitives}
+
+
+def test_primitives_follow_softmax_and_flush() -> None:
+    for_flush = {"ld_shared_v4_u32", "bits"}
+    assert primitives(plan_of(FP8)) >= for_flush | {"vote", "st_shared_v4_u32", "convert_bf16"}
+    assert primitives(plan_of(FP8)) - primitives(plan_of(FP8, variant="online")) == {"vote"}
+    assert not primitives(plan_of(BF16)) & (for_flush | {"vote"})
+    for base in (FP8, BF16):
+        names = plan_of(base).device_primitives
+        assert len(set(names)) == len(names)
+
+
 # Threads; launch cap = 65536 / threads, in steps of 8; pool = warpgroups x cap.
 REGISTERS = [
     (FP8, 3, 512, 128, 32, 160),  # 4 x 128 - 32 = 480 = 3 x 160
@@ -252,11 +377,15 @@ LEGAL = [
     (BF16, {"consumers": 3, "block_n": 80}),  # 40 + 64 + 20 + 36 = 160 of 160
     (BF16, {"consumers": 2, "block_n": 128}),
     (BF16, {"block_n": 112}),
+    (FP8, {"flush_blocks": 1}),
+    (FP8, {"consumers": 2, "block_n": 160, "flush_blocks": 65536}),
 ]
 ILLEGAL = [
     (FP8, {"consumers": 3, "block_n": 128}, ["register-overflow"]),  # 64 + 64 + 16 + 36 = 180
-    # 96 + 64 + 24 + 52 = 236 of 232; 32768 + 2 x 49152 + 2 x 24576 + 24576 bytes, which fit
-    (FP8, {"consumers": 2, "block_n": 192}, ["register-overflow"]),
+    # 96 + 64 + 24 + 52 = 236 of 232; Q and master 65536 + 2 x 49152 + 2 x 24576 + 24576 = 237568 bytes
+    (FP8, {"consumers": 2, "block_n": 192}, ["register-overflow", "smem-overflow"]),
+    # One stage of K less: 188416 bytes, which fit
+    (FP8, {"consumers": 2, "block_n": 192, "kv_stages": 1}, ["register-overflow"]),
     (BF16, {"consumers": 3, "block_n": 96}, ["register-overflow"]),  # 48 + 64 + 24 + 36 = 172
     # 96 + 64 + 48 + 52 = 260 of 240; 49152 + 2 x 73728 + 2 x 49152 bytes
     (BF16, {"block_n": 192}, ["register-overflow", "smem-overflow"]),
@@ -272,7 +401,12 @@ ILLEGAL = [
     (FP8, {"consumers": 2, "block_m": 192}, ["bad-consumers"]),
     (FP8, {"consumers": 3, "block_m": 128}, ["bad-consumers"]),
     (BF16, {"v_raw_stages": 2}, ["no-raw-v"]),
-    (FP8, {"kv_stages": 10}, ["smem-overflow"]),  # 10 stages of 64 keys: 163840 + 49152 + 24576 + scales
+    (FP8, {"kv_stages": 7}, ["smem-overflow"]),  # 64 keys: 7 x 2 + 2 + 1 = 17 of 16
+    (FP8, {"block_n": 96, "kv_stages": 4}, ["smem-overflow"]),  # 4 x 2 + 2 + 1 = 11 of 10
+    (BF16, {"kv_stages": 8}, ["smem-overflow"]),  # 64 keys: 49152 + 8 x 24576 = 245760
+    (BF16, {"variant": "lazy"}, ["unsupported"]),
+    (BF16, {"flush_blocks": 12}, ["unsupported"]),
+    (BF16, {"variant": "lazy", "flush_blocks": 1}, ["unsupported", "unsupported"]),
     (FP8, {"block_m": 144, "block_n": 80, "consumers": 1}, ["bad-consumers", "bad-tile", "bad-tile"]),
 ]
 

@@ -18,8 +18,12 @@ from mla_codegen.spec_loader import load_spec
 SPECS = Path(__file__).parents[2] / "specs"
 COLUMNS = 110
 MOST_LINES = 1500
+DEBUG_LINES = 42
+"""A debug build's wait has so many lines more; such sources are not committed."""
 LARGEST_NUMBER = 448
 """The largest number that a body may print: the largest e4m3; sizes and bytes come from the constants."""
+VECTOR_BYTES = 16
+"""Of the widest load and store, of which each thread of the master has its own."""
 SELECTORS = {0x6420, 0x7531, 0xFFFF}
 """Byte selectors of prmt and the mask of one of two halves: patterns, not numbers."""
 
@@ -32,7 +36,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "fp8_160": (FP8, {"tile": {"block_n": 160}, "schedule": {"consumers": 2}}, False),
     "fp8_two_consumers": (FP8, {"schedule": {"consumers": 2}}, False),
     "fp8_one_stage": (FP8, {"pipeline": {"kv_stages": 1, "v_stages": 1, "v_raw_stages": 1}}, False),
+    "fp8_online": (FP8, {"softmax": {"variant": "online"}}, False),
+    "fp8_online_160": (
+        FP8,
+        {"softmax": {"variant": "online"}, "tile": {"block_n": 160}, "schedule": {"consumers": 2}},
+        False,
+    ),
+    "fp8_flush_1": (FP8, {"accumulation": {"flush_blocks": 1}}, False),
     "fp8_debug": (FP8, {}, True),
+    "fp8_online_debug": (FP8, {"softmax": {"variant": "online"}}, True),
     "bf16_64": (BF16, {"tile": {"block_n": 64}}, False),
     "bf16_80": (BF16, {"tile": {"block_n": 80}}, False),
     "bf16_three_consumers": (BF16, {"schedule": {"consumers": 3}}, False),
@@ -40,6 +52,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], bool]] = {
 }
 FP8_NAMES = [name for name in VARIANTS if "fp8" in name]
 BF16_NAMES = [name for name in VARIANTS if "bf16" in name]
+ONLINE_NAMES = [name for name in VARIANTS if "online" in name]
+"""Of e4m3; all others of it have the lazy softmax."""
+LAZY_NAMES = [name for name in FP8_NAMES if name not in ONLINE_NAMES]
 DEBUG_NAMES = [name for name in VARIANTS if "debug" in name]
 
 
@@ -74,7 +89,7 @@ def without_comments(text: str) -> str:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_layout(name: str) -> None:
     lines = source(name).split("\n")
-    assert len(lines) <= MOST_LINES
+    assert len(lines) <= MOST_LINES + (DEBUG_LINES if name in DEBUG_NAMES else 0)
     for number, line in enumerate(lines, start=1):
         assert len(line) <= COLUMNS, f"line {number} has {len(line)} columns: {line}"
         assert "\t" not in line
@@ -159,7 +174,8 @@ def test_numbers_of_the_map_are_in_the_struct_and_its_assertions_only(name: str)
     text = re.sub(r"static_assert\(.*?\);", "", text, flags=re.DOTALL)
     text = re.sub(r"struct alignas.*?\n};", "", text, flags=re.DOTALL)
     assert "__device__" in text
-    assert {int(literal) for literal in re.findall(r"(?<![\w.])\d+", text)} <= {0}
+    vector = {VECTOR_BYTES} if name in FP8_NAMES else set()
+    assert {int(literal) for literal in re.findall(r"(?<![\w.])\d+", text)} <= {0} | vector
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -212,6 +228,10 @@ def test_every_primitive_of_the_plan_is_printed_and_no_other(name: str) -> None:
     assert source(name).count(cp_bulk) == 1
     assert source(name).count(ldmatrix) == (name in FP8_NAMES)
     assert source(name).count("void setmaxnreg_dec()") == 1
+    assert source(name).count("void ld_shared_v4_u32(") == (name in FP8_NAMES)
+    assert source(name).count("void st_shared_v4_u32(") == 1
+    assert source(name).count("float float_from_bits(") == (name in FP8_NAMES)
+    assert source(name).count("bool vote_any(") == (name in LAZY_NAMES)
 
 
 FP8_ONLY = ("q_scale", "k_scale", "e4m3", "v_raw", "kVRaw", "transposed", "transpose_", "Transpose")
@@ -243,6 +263,99 @@ def test_the_words_looked_for_are_there_where_the_feature_is() -> None:
     assert [word for word in BF16_ONLY if word not in source(BF16)] == []
 
 
+LAZY_ONLY = ("lazy", "kLazySumLimit", "sum_limit", "vote_any")
+FLUSH_ONLY = ("flush", "kFlushBlocks", "kMaster", "o_master", "clear_master", "add_master")
+FLUSH_ONLY += ("ld_shared_v4_u32", "float_from_bits", "flush_blocks =")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_lazy_softmax_and_flush_are_where_the_feature_is_only(name: str) -> None:
+    (variant,) = plan(name).variants
+    assert variant.features.lazy_softmax is (name in LAZY_NAMES)
+    assert variant.features.flushes_output is (name in FP8_NAMES)
+    lazy = [word for word in LAZY_ONLY if word in source(name)]
+    assert lazy == (list(LAZY_ONLY) if name in LAZY_NAMES else [])
+    flush = [word for word in FLUSH_ONLY if word in source(name)]
+    assert flush == (list(FLUSH_ONLY) if name in FP8_NAMES else [])
+    both = {f"{function}_softmax" for function in ("online", "lazy")}
+    assert functions(body(name)) & both == (both if name in LAZY_NAMES else {"online_softmax"})
+
+
+def function(name: str, called: str) -> str:
+    """The body of one function, without comments."""
+    text = without_comments(body(name))
+    start = re.search(rf"^__device__ __forceinline__ void {called}\(", text, flags=re.MULTILINE)
+    assert start, f"no function {called}"
+    return text[text.index("{\n", start.end()) : text.index("\n}\n", start.end())]
+
+
+def order(text: str, *calls: str) -> list[str]:
+    """Which of the calls come in the text, in its order."""
+    names = "|".join(re.escape(call) for call in calls)
+    return re.findall(rf"(?<!\w)({names})(?=\()", text)
+
+
+STEPS = ("clear_master", "finish_scores<true>", "kv_step<true>", "kv_step<false>", "flush_output")
+STEPS += ("issue_pv", "add_master", "store_output", "finish_scores<false>")
+
+
+@pytest.mark.parametrize("name", FP8_NAMES)
+def test_no_masked_step_comes_after_the_first_flush(name: str) -> None:
+    # The master is cleared first; masked blocks; then unmasked ones with the flushes; it is added once all
+    # products are done.
+    found = order(function(name, "consumer_warpgroup"), *STEPS)
+    assert found == list(STEPS[:-1])
+    assert not order(function(name, "kv_step"), "flush_output", "add_master", "clear_master")
+
+
+@pytest.mark.parametrize("name", BF16_NAMES)
+def test_steps_without_flush(name: str) -> None:
+    found = order(function(name, "consumer_warpgroup"), *STEPS)
+    assert found == ["finish_scores<true>", "kv_step<true>", "kv_step<false>", "issue_pv", "store_output"]
+    assert order(function(name, "online_softmax"), "rescale_output") == ["rescale_output"]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_block_of_the_first_rows_last_key_is_masked(name: str) -> None:
+    # Against a row without a reference point yet the lazy step would lose scores far below 0. Later rows see
+    # more keys, so each of them has seen one, too, when the unmasked blocks come.
+    text = " ".join(without_comments(body(name)).split())
+    assert "num_unmasked_blocks = (visible_keys(tile, tile.row_begin) - 1) / kBlockN;" in text
+    assert "for (--block; block >= tile.num_unmasked_blocks; --block) { kv_step<true>(" in text
+
+
+@pytest.mark.parametrize("name", FP8_NAMES)
+def test_masked_steps_rescale_o_and_leave_the_master_alone(name: str) -> None:
+    step = " ".join(function(name, "finish_scores").split())
+    if name in LAZY_NAMES:
+        assert "if (kMasked) { online_softmax<false>(s, o, p, rows, o_master); } else { lazy_softmax(" in step
+        # The exact step that the lazy one falls back to comes after a flush, perhaps.
+        assert order(function(name, "lazy_softmax"), "online_softmax<true>", "online_softmax<false>") == [
+            "online_softmax<true>"
+        ]
+    else:
+        assert "online_softmax<!kMasked>(s, o, p, rows, o_master);" in step
+    assert len(re.findall(r"\bo_master\b", step)) == (2 if name in LAZY_NAMES else 1)
+    exact = " ".join(function(name, "online_softmax").split())
+    branch = "if (kMasterInUse) { flush_output(o, o_master, rescale); } else { rescale_output(o, rescale); }"
+    assert branch in exact
+    assert "o_master" not in exact.replace(branch, "")
+
+
+@pytest.mark.parametrize("name", FP8_NAMES)
+def test_the_master_is_reached_at_the_vectors_of_the_plan(name: str) -> None:
+    text = " ".join(without_comments(body(name)).split())
+    assert "o_master_smem) + consumer * kMasterGroupBytes + thread_in_group * 16;" in text
+    assert "o_master = o_master_words(consumer, warp_in_group * 32 + lane);" in text
+    uses = {"flush_output": "ld st", "clear_master": "st", "add_master": "ld"}
+    for called, kinds in uses.items():
+        code = " ".join(function(name, called).split())
+        assert "for (u32 i = 0; i < kOutputRegs / 8; ++i) {" in code
+        found = re.findall(r"\b(ld|st)_shared_v4_u32\(o_master \+ i \* kMasterVectorStride,", code)
+        assert found == kinds.split()
+        assert len(re.findall(r"_shared_\w+\(", code)) == len(found)
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_masks(name: str) -> None:
     bottom_right = "keys = row + 1 + tile.kv_len - tile.q_len" in source(name)
@@ -255,7 +368,8 @@ def test_outputs(name: str) -> None:
     f32 = "full" in name
     stores = set(re.findall(r"\bst_global_\w+", without_comments(source(name))))
     assert stores == ({"st_global_v2_f32"} if f32 else {"st_global_v4_u32"})
-    assert ("cvt_bf16x2" in source(name)) is (name in BF16_NAMES or not f32)
+    assert "cvt_bf16x2" in source(name)  # P of bf16; the master of e4m3
+    assert (" cvt_bf16x2(" in part(name, "consumer steps").split("store_output(")[1]) is not f32
     assert ("cvt_e4m3x4" in source(name)) is (name in FP8_NAMES)
 
 
@@ -267,9 +381,17 @@ def test_debug_waits_are_in_debug_builds_only(name: str) -> None:
     assert ("MLA_WAIT_" in source(name)) is not debug
 
 
+def source_of_release(name: str) -> str:
+    """The same kernel without `debug`."""
+    base, changes, _ = VARIANTS[name]
+    return source(next(other for other, made in VARIANTS.items() if made == (base, changes, False)))
+
+
 @pytest.mark.parametrize("name", DEBUG_NAMES)
 def test_a_debug_build_differs_in_the_primitives_only(name: str) -> None:
-    assert body(name) == body(VARIANTS[name][0])
+    plain = name.removesuffix("_debug")
+    assert body(name) == body(plain if plain in VARIANTS else VARIANTS[name][0])
+    assert len(source(name).split("\n")) - len(source_of_release(name).split("\n")) == DEBUG_LINES
 
 
 @pytest.mark.parametrize("name", VARIANTS)
