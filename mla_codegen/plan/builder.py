@@ -187,6 +187,7 @@ def _partials(spec: Spec, tiles: Tiles, has_scales: bool) -> Partials:
         issue_pv="_issue_pv_transposed_sm90.cu.j2" if tiles.transposes_v else "_issue_pv_rows_sm90.cu.j2",
         scores="_scores_scaled.cu.j2" if has_scales else "_mask_scores.cu.j2",
         pack_p=f"_pack_p_{spec.dtypes.qkv}.cu.j2",
+        kv_step="_kv_step_turns_sm90.cu.j2" if tiles.transposes_v else "_kv_step_ping_pong_sm90.cu.j2",
         softmax_step=f"_softmax_step_{_softmax_step(tiles)}.cu.j2",
         store_output=f"_store_output_{spec.dtypes.out}.cu.j2",
     )
@@ -230,7 +231,7 @@ def _device_primitives(spec: Spec, tiles: Tiles, has_scales: bool, *, debug: boo
 
 
 def _common_primitives(tiles: Tiles) -> tuple[str, ...]:
-    names = ["pipeline_state", "matrix_descriptor"] + (["swizzle"] if tiles.transposes_v else [])
+    names = ["field_at", "pipeline_state", "matrix_descriptor"] + (["swizzle"] if tiles.transposes_v else [])
     return tuple(f"primitives/common/{name}.cuh" for name in names)
 
 

@@ -259,6 +259,7 @@ class Partials:
     scores: str
     pack_p: str
     softmax_step: str
+    kv_step: str
     store_output: str
 
 

@@ -76,7 +76,9 @@ def _schedule_faults(spec: Spec) -> Iterator[Diagnostic]:
     yield from _must_be("pipeline.qk_stages", pipeline.qk_stages, 1)
     yield from _must_be("pipeline.pv_stages", pipeline.pv_stages, "auto", 1)
     yield from _must_be("pipeline.kv_ring", pipeline.kv_ring, "auto", "separate")
-    yield from _must_be("schedule.order", schedule.order, "auto", "turns")
+    order = "turns" if spec.dtypes.qkv == "e4m3" else "ping_pong"
+    kind = "e4m3" if spec.dtypes.qkv == "e4m3" else "16-bit"
+    yield from _must_be("schedule.order", schedule.order, "auto", order, when=f"with {kind} qkv")
     yield from _must_be("schedule.transpose_warps", schedule.transpose_warps, "auto", 3)
     yield from _must_be("schedule.persistent", schedule.persistent, "auto", False)
     yield from _must_be("schedule.longest_first", schedule.longest_first, "auto", True)

@@ -92,11 +92,11 @@ def schedule(tiles: Tiles) -> tuple[str, ...]:
     else:
         head = ("load", "tail", "consumer (each in its turn)")
         rows = [
-            ("Q, K(n)", "", "wait Q, K(n): S = Q*K(n); release K(n)"),
-            ("K(n-1)", "", "mask, softmax(n) -> P(n)"),
-            ("V(n)", "clear V(n) beyond the end", "wait V(n), K(n-1) | turn"),
-            ("K(n-2)", "", "O += P(n)*V(n), S = Q*K(n-1) | wait, pass the turn on"),
-            ("V(n-1)", "", "release V(n), K(n-1); softmax(n-1), O rescaled"),
+            ("Q, K(n)", "", "wait Q, K(n): S = Q*K(n); mask, softmax(n) -> P(n); release K(n)"),
+            ("K(n-1)", "", "wait K(n-1) | turn: issue S = Q*K(n-1)"),
+            ("V(n)", "clear V(n) beyond the end", "wait V(n): issue O += P(n)*V(n) | pass the turn on"),
+            ("K(n-2)", "", "wait S; release K(n-1); mask, softmax(n-1) beside P(n)*V(n)"),
+            ("V(n-1)", "", "wait O; release V(n); O rescaled, P(n-1) packed"),
             ("...", "", "..."),
             ("", "", "O += P(0)*V(0); O / row sum -> out"),
         ]
@@ -114,8 +114,9 @@ def _turns(tiles: Tiles) -> list[str]:
     lines = []
     for consumer in range(tiles.consumers):
         lead = "        " * consumer
-        body = "[PV QK]" + "-softmax-" + "--" * (4 * (tiles.consumers - 2))
-        lines.append(f"consumer {consumer}: {lead}{body}[PV QK]-softmax-..."[:100])
+        products = "[PV QK]" if tiles.transposes_v else "[QK PV]"
+        body = products + "-softmax-" + "--" * (4 * (tiles.consumers - 2))
+        lines.append(f"consumer {consumer}: {lead}{body}{products}-softmax-..."[:100])
     return lines
 
 

@@ -11,6 +11,7 @@ The rules of ``auto`` (figures behind them: docs/notes/performance.md):
   v_stages, then kv_stages, then v_raw_stages go down one by one to 2, 2 and 1; then block_n goes down by one
   step of P*V (32 keys of e4m3, 16 of 16-bit types) as far as 64, each time with the deepest of these rings
   that fit.
+* schedule.order: turns for e4m3, ping_pong for 16-bit types, whose registers hold S, O and P at once.
 * softmax.variant: lazy for e4m3, online for 16-bit types, where the lazy one has no bound to check against.
 * flush_blocks (e4m3): as many as 1152 keys; 16-bit products are added in fp32 and need none.
 """
@@ -289,8 +290,13 @@ def _block_choices(spec: Spec, tiles: Tiles) -> tuple[Choice, ...]:
         ),
         Choice(
             field="schedule.order",
-            value="turns",
-            rule="one warpgroup's products at a time in the tensor core",
+            value="turns" if tiles.transposes_v else "ping_pong",
+            rule=_rule(
+                spec.schedule.order,
+                "one warpgroup's products at a time in the tensor core"
+                if tiles.transposes_v
+                else "softmax runs beside the warpgroup's own P*V",
+            ),
         ),
     )
 
