@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "a87a0c9acb69981eb3313855b5af5afb3fce20596f1d17792ebabff81dbecc48"
+SOURCE_DIGEST = "b00ab7e52fcb37095a36513ae69b254357f542fdeb30d41bf60aaafa87995d29"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "a7147f2fca73f5c9d395eb43b6c9f1715b1237244588ae02e7ff95dfe60c6df7"
+SOURCE_DIGEST = "8ec3e44199e4036eb2547bc0786c4fda7f0a4a32873dd6188786c158d7b589ac"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -12,7 +12,7 @@
 //   schedule.consumers = 2: 16-bit: S, O and P of two fill the registers
 //   tile.block_m = 128: 64 rows per consumer warpgroup
 //   tile.block_n = 128: the widest S that leaves no spill and room for the rings
-//   schedule.order = turns: one warpgroup's products at a time in the tensor core
+//   schedule.order = ping_pong: softmax runs beside the warpgroup's own P*V
 //   pipeline.kv_stages = 2: the deepest rings that fit, up to what still gains speed
 //   pipeline.v_stages = 2: the deepest rings that fit, up to what still gains speed
 //   dtypes.p = bf16: as qkv
@@ -56,16 +56,16 @@
 //
 // Schedule of one CTA (time runs downwards; n counts KV blocks from the last one down):
 //   load     tail                       consumer (each in its turn)
-//   Q, K(n)                             wait Q, K(n): S = Q*K(n); release K(n)
-//   K(n-1)                              mask, softmax(n) -> P(n)
-//   V(n)     clear V(n) beyond the end  wait V(n), K(n-1) | turn
-//   K(n-2)                              O += P(n)*V(n), S = Q*K(n-1) | wait, pass the turn on
-//   V(n-1)                              release V(n), K(n-1); softmax(n-1), O rescaled
+//   Q, K(n)                             wait Q, K(n): S = Q*K(n); mask, softmax(n) -> P(n); release K(n)
+//   K(n-1)                              wait K(n-1) | turn: issue S = Q*K(n-1)
+//   V(n)     clear V(n) beyond the end  wait V(n): issue O += P(n)*V(n) | pass the turn on
+//   K(n-2)                              wait S; release K(n-1); mask, softmax(n-1) beside P(n)*V(n)
+//   V(n-1)                              wait O; release V(n); O rescaled, P(n-1) packed
 //   ...                                 ...
 //                                       O += P(0)*V(0); O / row sum -> out
 //
-//   consumer 0: [PV QK]-softmax-[PV QK]-softmax-...
-//   consumer 1:         [PV QK]-softmax-[PV QK]-softmax-...
+//   consumer 0: [QK PV]-softmax-[QK PV]-softmax-...
+//   consumer 1:         [QK PV]-softmax-[QK PV]-softmax-...
 
 // ---- primitives: one instruction each; the only place with inline PTX ----
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
@@ -273,54 +273,44 @@ template <>
 __device__ __forceinline__ void wgmma_bf16_ss<128>(
     float (&d)[64], u64 a, u64 b, u32 accumulate) {
   asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %66, 0;\n"
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
       "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
       "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, "
       "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, p, 1, 1, 0, 0;\n"
-      "}"
-      :
-      "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-      "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-      "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-      "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-      "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-      "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      :
-      "l"(a), "l"(b), "r"(accumulate)
+      "%64, %65, p, 1, 1, 0, 0;\n}"
+: "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+  "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+  "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+  "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+  "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+  "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+: "l"(a), "l"(b), "r"(accumulate)
   );
 }
 template <>
 __device__ __forceinline__ void wgmma_bf16_rs_mn<128>(
     float (&d)[64], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, u32 accumulate) {
   asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %69, 0;\n"
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
       "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
       "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, "
       "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "{%64, %65, %66, %67}, %68, p, 1, 1, 1;\n"
-      "}"
-      :
-      "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-      "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-      "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-      "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-      "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-      "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      :
-      "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate)
+      "{%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"
+: "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+  "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+  "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+  "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+  "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+  "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+: "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate)
   );
 }
 
@@ -330,6 +320,10 @@ __device__ __forceinline__ void wgmma_bf16_rs_mn<128>(
 #endif
 
 namespace mla {
+
+// True where the compiler puts a member where the planner did.
+#define MLA_FIELD_AT(type, member, offset, bytes) \
+  (MLA_OFFSETOF(type, member) == (offset) && sizeof(type::member) == (bytes))
 
 // Position in a ring of kStages slots: the slot and the parity of its current phase.
 template <u32 kStages>
@@ -480,22 +474,14 @@ struct alignas(1024) MLASmemStorage {
 };
 
 // Planner and compiler are two witnesses of the map.
-static_assert(MLA_OFFSETOF(MLASmemStorage, q_smem) == 0,
-              "planner and compiler disagree on the offset of MLASmemStorage::q_smem; regenerate");
-static_assert(sizeof(MLASmemStorage::q_smem) == 49152,
-              "planner and compiler disagree on the size of MLASmemStorage::q_smem; regenerate");
-static_assert(MLA_OFFSETOF(MLASmemStorage, kv_smem) == 49152,
-              "planner and compiler disagree on the offset of MLASmemStorage::kv_smem; regenerate");
-static_assert(sizeof(MLASmemStorage::kv_smem) == 98304,
-              "planner and compiler disagree on the size of MLASmemStorage::kv_smem; regenerate");
-static_assert(MLA_OFFSETOF(MLASmemStorage, v_smem) == 147456,
-              "planner and compiler disagree on the offset of MLASmemStorage::v_smem; regenerate");
-static_assert(sizeof(MLASmemStorage::v_smem) == 65536,
-              "planner and compiler disagree on the size of MLASmemStorage::v_smem; regenerate");
-static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) == 212992,
-              "planner and compiler disagree on the offset of MLASmemStorage::mbar_base; regenerate");
-static_assert(sizeof(MLASmemStorage::mbar_base) == 80,
-              "planner and compiler disagree on the size of MLASmemStorage::mbar_base; regenerate");
+static_assert(MLA_FIELD_AT(MLASmemStorage, q_smem, 0, 49152),
+              "planner and compiler disagree on MLASmemStorage::q_smem; regenerate");
+static_assert(MLA_FIELD_AT(MLASmemStorage, kv_smem, 49152, 98304),
+              "planner and compiler disagree on MLASmemStorage::kv_smem; regenerate");
+static_assert(MLA_FIELD_AT(MLASmemStorage, v_smem, 147456, 65536),
+              "planner and compiler disagree on MLASmemStorage::v_smem; regenerate");
+static_assert(MLA_FIELD_AT(MLASmemStorage, mbar_base, 212992, 80),
+              "planner and compiler disagree on MLASmemStorage::mbar_base; regenerate");
 static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) + sizeof(MLASmemStorage::mbar_base) == 213072,
               "planner and compiler disagree on the bytes used of MLASmemStorage; regenerate");
 static_assert(sizeof(MLASmemStorage) == 214016 && alignof(MLASmemStorage) == 1024,
@@ -515,27 +501,15 @@ __device__ __forceinline__ u32 v_tile(u32 stage) {
   return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, v_smem) + stage * kVStageBytes;
 }
 
-__device__ __forceinline__ u32 mbarrier_address(Mbarrier first, u32 stage) {
+__device__ __forceinline__ u32 mbarrier_at(Mbarrier first, u32 stage) {
   return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, mbar_base) + ((u32)first + stage) * (u32)sizeof(u64);
 }
-__device__ __forceinline__ u32 q_full() {
-  return mbarrier_address(Mbarrier::q_full, 0);
-}
-__device__ __forceinline__ u32 k_full(u32 stage) {
-  return mbarrier_address(Mbarrier::k_full, stage);
-}
-__device__ __forceinline__ u32 k_empty(u32 stage) {
-  return mbarrier_address(Mbarrier::k_empty, stage);
-}
-__device__ __forceinline__ u32 v_full(u32 stage) {
-  return mbarrier_address(Mbarrier::v_full, stage);
-}
-__device__ __forceinline__ u32 v_empty(u32 stage) {
-  return mbarrier_address(Mbarrier::v_empty, stage);
-}
-__device__ __forceinline__ u32 v_tail_cleared() {
-  return mbarrier_address(Mbarrier::v_tail_cleared, 0);
-}
+__device__ __forceinline__ u32 q_full() { return mbarrier_at(Mbarrier::q_full, 0); }
+__device__ __forceinline__ u32 k_full(u32 stage) { return mbarrier_at(Mbarrier::k_full, stage); }
+__device__ __forceinline__ u32 k_empty(u32 stage) { return mbarrier_at(Mbarrier::k_empty, stage); }
+__device__ __forceinline__ u32 v_full(u32 stage) { return mbarrier_at(Mbarrier::v_full, stage); }
+__device__ __forceinline__ u32 v_empty(u32 stage) { return mbarrier_at(Mbarrier::v_empty, stage); }
+__device__ __forceinline__ u32 v_tail_cleared() { return mbarrier_at(Mbarrier::v_tail_cleared, 0); }
 
 // ---- arguments ----
 
@@ -574,7 +548,6 @@ struct WorkTile {
   i32 kv_len;
   i32 row_begin;  // first query of this tile, counted in the sequence
   i32 num_blocks;  // KV blocks that some row sees; 0: no row sees a key
-  i32 num_unmasked_blocks;  // of these, the first ones: every row sees them whole, and keys behind them
 };
 
 // Keys that a query sees: causal, aligned at the bottom right: query i sees j <= i + kv_len - q_len.
@@ -582,6 +555,23 @@ __device__ __forceinline__ i32 visible_keys(const WorkTile& tile, i32 row) {
   const i32 keys = row + 1 + tile.kv_len - tile.q_len;
   if (keys < 0) return 0;
   return keys < tile.kv_len ? keys : tile.kv_len;
+}
+
+// The KV blocks of `rows` consecutive rows of a tile; a block is counted from the first key of the sequence.
+struct RowBlocks {
+  i32 visible;   // blocks that some row sees
+  i32 unmasked;  // of these, the first ones: every row sees them whole, and keys behind them
+};
+
+__device__ __forceinline__ RowBlocks row_blocks(const WorkTile& tile, i32 first_row, i32 rows) {
+  const i32 end = first_row + rows < tile.q_len ? first_row + rows : tile.q_len;
+  RowBlocks blocks{0, 0};
+  if (first_row >= end) return blocks;
+  blocks.visible = (visible_keys(tile, end - 1) + kBlockN - 1) / kBlockN;
+  // The block of the first row's last key counts as masked even where it is whole: every row that sees a key
+  // then meets its first one in a masked block.
+  blocks.unmasked = (visible_keys(tile, first_row) - 1) / kBlockN;
+  return blocks;
 }
 
 // Fills the tile of this CTA; false where the CTA has no query at all.
@@ -607,11 +597,7 @@ __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) 
   tile.row_begin = query_tile * kBlockM;
   if (tile.row_begin >= tile.q_len) return false;
 
-  const i32 row_end = tile.row_begin + kBlockM < tile.q_len ? tile.row_begin + kBlockM : tile.q_len;
-  tile.num_blocks = (visible_keys(tile, row_end - 1) + kBlockN - 1) / kBlockN;
-  // The block of the first row's last key counts as masked even where it is whole, so that every row that sees a
-  // key meets its first one in a masked block.
-  tile.num_unmasked_blocks = (visible_keys(tile, tile.row_begin) - 1) / kBlockN;
+  tile.num_blocks = row_blocks(tile, tile.row_begin, kBlockM).visible;
   return true;
 }
 
@@ -894,6 +880,13 @@ __device__ __forceinline__ void release_slot(u32 empty_barrier, u32 lane) {
 
 __device__ __forceinline__ u32 turn_barrier(u32 consumer) { return (u32)NamedBarrier::turn_0 + consumer; }
 
+// Gives the turn at `block` to the next warpgroup; the last turn of the CTA has no successor.
+__device__ __forceinline__ void pass_turn(u32 consumer, i32 block) {
+  if (block > 0 || consumer + 1 < kNumConsumers) {
+    bar_arrive(turn_barrier(consumer + 1 < kNumConsumers ? consumer + 1 : 0), kTurnThreads);
+  }
+}
+
 // S of one block from raw accumulators to P: mask, online softmax, P packed. Releases the K slot.
 template <bool kMasked>
 __device__ __forceinline__ void finish_scores(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
@@ -908,30 +901,56 @@ __device__ __forceinline__ void finish_scores(float (&s)[kScoreRegs], float (&o)
   online_softmax(s, o, p, rows);
 }
 
-// One step of the main loop: in its turn P * V of the last block and Q * K of this one; then softmax.
+// One step of the main loop: in its turn Q * K of this block and P * V of the last one are issued, and the
+// turn passes on at once; softmax of this block runs beside the P * V still in flight.
 template <bool kMasked>
 __device__ __forceinline__ void kv_step(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
                                         u32 (&p)[kProbRegs], SoftmaxRows& rows, PipelineState<kKStages>& k,
                                         PipelineState<kVStages>& v, u64 q_nope, u64 q_rope,
-                                        const i32 (&visible)[2], i32 block, u32 consumer,
-                                        u32 lane) {
-  mbarrier_wait(v_full(v.stage), v.phase);
+                                        const i32 (&visible)[2], i32 block, u32 consumer, u32 lane) {
   mbarrier_wait(k_full(k.stage), k.phase);
   bar_sync(turn_barrier(consumer), kTurnThreads);
   wgmma_fence();
-  issue_pv(o, p, v.stage);
   issue_qk(s, q_nope, q_rope, k.stage);
   wgmma_commit_group();
-  wgmma_wait_group<0>(o, s);
-  // The turn passes on only now: handed on earlier, the products of two warpgroups would alternate in the
-  // tensor core and both come late. The last turn of the CTA has no successor.
-  if (block > 0 || consumer + 1 < kNumConsumers) {
-    bar_arrive(turn_barrier(consumer + 1 < kNumConsumers ? consumer + 1 : 0), kTurnThreads);
+  mbarrier_wait(v_full(v.stage), v.phase);
+  wgmma_fence();
+  issue_pv(o, p, v.stage);
+  wgmma_commit_group();
+  pass_turn(consumer, block);
+  wgmma_wait_group<1>(s);
+  release_slot(k_empty(k.stage), lane);
+  k.advance();
+  if (kMasked) {
+    const i32 limit[2] = {visible[0] - block * kBlockN, visible[1] - block * kBlockN};
+    mask_scores(s, limit, lane);
   }
+  float rescale[2];
+  raise_row_max(s, rows, rescale);
+  exponentiate(s, rows);
+  // Waiting for the next K here, not only in the next step, keeps the compiler from moving the wait for P * V
+  // up in front of the softmax: it does not move it across the loop in this wait.
+  if (block > 0) mbarrier_wait(k_full(k.stage), k.phase);
+  wgmma_wait_group<0>(o);
   release_slot(v_empty(v.stage), lane);
   v.advance();
-  finish_scores<kMasked>(s, o, p, rows, visible, block, k.stage, lane);
+  rescale_output(o, rescale);
+  pack_p(p, s);
+}
+
+// A block that no row of this warpgroup sees, with its turn; the last block of the tile has none.
+__device__ __forceinline__ void skip_block(PipelineState<kKStages>& k, PipelineState<kVStages>& v, i32 block,
+                                           bool has_turn, u32 consumer, u32 lane) {
+  mbarrier_wait(k_full(k.stage), k.phase);
+  release_slot(k_empty(k.stage), lane);
   k.advance();
+  if (has_turn) {
+    bar_sync(turn_barrier(consumer), kTurnThreads);
+    pass_turn(consumer, block);
+    mbarrier_wait(v_full(v.stage), v.phase);
+    release_slot(v_empty(v.stage), lane);
+    v.advance();
+  }
 }
 
 // Waits on: q_full, k_full, v_full, v_tail_cleared, its turn. Signals: k_empty, v_empty, the next turn.
@@ -940,6 +959,8 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, const W
   const i32 row_in_tile = (i32)(consumer * kRowsPerConsumer + warp_in_group * 16 + lane / 4);
   const i32 row = tile.row_begin + row_in_tile;
   const i32 visible[2] = {visible_keys(tile, row), visible_keys(tile, row + 8)};
+  const i32 first_row = tile.row_begin + (i32)(consumer * kRowsPerConsumer);
+  const RowBlocks blocks = row_blocks(tile, first_row, kRowsPerConsumer);
   const u64 q_nope = k_major_descriptor(q_nope_tile() + consumer * kConsumerRowBytes);
   const u64 q_rope = k_major_descriptor(q_rope_tile() + consumer * kConsumerRowBytes);
   float s[kScoreRegs];
@@ -963,30 +984,46 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, const W
     rows.row_sum[half] = 0.0f;
   }
 
-  // The last block alone: there is no P yet. It is always masked: the visible keys end in it.
+  // Blocks behind the last one that a row of this warpgroup sees: it takes its turns and frees the slots.
   i32 block = tile.num_blocks - 1;
-  mbarrier_wait(k_full(k.stage), k.phase);
-  wgmma_fence();
-  issue_qk(s, q_nope, q_rope, k.stage);
-  wgmma_commit_group();
-  wgmma_wait_group<0>(s);
-  finish_scores<true>(s, o, p, rows, visible, block, k.stage, lane);
-  k.advance();
-  if (has_tail(tile)) mbarrier_wait(v_tail_cleared(), 0);
-
-  for (--block; block >= tile.num_unmasked_blocks; --block) {
-    kv_step<true>(s, o, p, rows, k, v, q_nope, q_rope, visible, block, consumer, lane);
-  }
-  for (; block >= 0; --block) {
-    kv_step<false>(s, o, p, rows, k, v, q_nope, q_rope, visible, block, consumer, lane);
+#pragma unroll 1
+  for (; block >= blocks.visible; --block) {
+    skip_block(k, v, block, block + 1 < tile.num_blocks, consumer, lane);
   }
 
-  // The first block's P * V.
-  mbarrier_wait(v_full(v.stage), v.phase);
-  wgmma_fence();
-  issue_pv(o, p, v.stage);
-  wgmma_commit_group();
-  wgmma_wait_group<0>(o);
+  if (block >= 0) {
+    // Its last block: there is no P yet. It is always masked, since the visible keys end in it.
+    const bool has_turn = block + 1 < tile.num_blocks;
+    mbarrier_wait(k_full(k.stage), k.phase);
+    if (has_turn) bar_sync(turn_barrier(consumer), kTurnThreads);
+    wgmma_fence();
+    issue_qk(s, q_nope, q_rope, k.stage);
+    wgmma_commit_group();
+    wgmma_wait_group<0>(s);
+    if (has_turn) {
+      pass_turn(consumer, block);
+      mbarrier_wait(v_full(v.stage), v.phase);
+      release_slot(v_empty(v.stage), lane);
+      v.advance();
+    }
+    finish_scores<true>(s, o, p, rows, visible, block, k.stage, lane);
+    k.advance();
+    if (has_tail(tile)) mbarrier_wait(v_tail_cleared(), 0);
+
+    for (--block; block >= blocks.unmasked; --block) {
+      kv_step<true>(s, o, p, rows, k, v, q_nope, q_rope, visible, block, consumer, lane);
+    }
+    for (; block >= 0; --block) {
+      kv_step<false>(s, o, p, rows, k, v, q_nope, q_rope, visible, block, consumer, lane);
+    }
+
+    // The first block's P * V.
+    mbarrier_wait(v_full(v.stage), v.phase);
+    wgmma_fence();
+    issue_pv(o, p, v.stage);
+    wgmma_commit_group();
+    wgmma_wait_group<0>(o);
+  }
 
   float inverse_sum[2];
 #pragma unroll
@@ -1016,22 +1053,22 @@ __device__ __forceinline__ Role role_of(u32 warp) {
 
 __device__ __forceinline__ void init_barriers() {
   for (u32 i = 0; i < 1; ++i) {
-    mbarrier_init(mbarrier_address(Mbarrier::q_full, i), kLoadArrivals);
+    mbarrier_init(mbarrier_at(Mbarrier::q_full, i), kLoadArrivals);
   }
   for (u32 i = 0; i < kKStages; ++i) {
-    mbarrier_init(mbarrier_address(Mbarrier::k_full, i), kLoadArrivals);
+    mbarrier_init(mbarrier_at(Mbarrier::k_full, i), kLoadArrivals);
   }
   for (u32 i = 0; i < kKStages; ++i) {
-    mbarrier_init(mbarrier_address(Mbarrier::k_empty, i), kConsumerArrivals);
+    mbarrier_init(mbarrier_at(Mbarrier::k_empty, i), kConsumerArrivals);
   }
   for (u32 i = 0; i < kVStages; ++i) {
-    mbarrier_init(mbarrier_address(Mbarrier::v_full, i), kLoadArrivals);
+    mbarrier_init(mbarrier_at(Mbarrier::v_full, i), kLoadArrivals);
   }
   for (u32 i = 0; i < kVStages; ++i) {
-    mbarrier_init(mbarrier_address(Mbarrier::v_empty, i), kConsumerArrivals);
+    mbarrier_init(mbarrier_at(Mbarrier::v_empty, i), kConsumerArrivals);
   }
   for (u32 i = 0; i < 1; ++i) {
-    mbarrier_init(mbarrier_address(Mbarrier::v_tail_cleared, i), kTailArrivals);
+    mbarrier_init(mbarrier_at(Mbarrier::v_tail_cleared, i), kTailArrivals);
   }
   fence_mbarrier_init();
 }
@@ -1054,14 +1091,7 @@ dsv3_bf16_sm90(
       &v_map,
   };
 
-  // One decision for all roles: does this CTA have queries, and do they see any key?
-  WorkTile tile;
-  if (!find_work(params, tile)) return;
-  if (tile.num_blocks == 0) {
-    store_empty_rows(params, tile);
-    return;
-  }
-
+  // First, since the memory accesses of find_work take their time.
   if (thread_index() == 0) {
     prefetch_tensormap(maps.q_nope_map);
     prefetch_tensormap(maps.q_rope_map);
@@ -1069,6 +1099,14 @@ dsv3_bf16_sm90(
     prefetch_tensormap(maps.k_rope_map);
     prefetch_tensormap(maps.v_map);
     init_barriers();
+  }
+
+  // One decision for all roles: does this CTA have queries, and do they see any key?
+  WorkTile tile;
+  if (!find_work(params, tile)) return;
+  if (tile.num_blocks == 0) {
+    store_empty_rows(params, tile);
+    return;
   }
   cta_sync();
 

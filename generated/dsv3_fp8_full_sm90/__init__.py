@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "2795e20aceae5d9e55a85c4947d7df5ea65d10e6160034bf8f6d44ea9d44d82a"
+SOURCE_DIGEST = "4800cc7ef04b2105785244313716b5bd0c7036d97221f806564efeb1097c1f80"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "ce711dfca52323693a760c9e0f044af16068163858e4d8bbe23f187fec37916d"
+SOURCE_DIGEST = "eabcb41ad75c5612e5d27f6b8b93e06b624b0048fdb8129e21a743084e7b59c7"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":
