@@ -5,14 +5,13 @@ CuPy is imported only where an output has to be allocated for arrays that are no
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mla_codegen.digest import sha256
 from mla_codegen.errors import LaunchError
 from mla_codegen.plan.model import Plan
+from mla_codegen.runtime.built_folder import read_built_folder
 
 if TYPE_CHECKING:
     from mla_codegen.runtime.kernel import Kernel
@@ -42,32 +41,3 @@ def make_kernel(plan: Plan, source: str, *, folder: Path | None = None, compile:
     cache = default_cache(default_folder())
     build = KernelBuild(plan, source, cache=cache, folder=folder, may_compile=compile == "auto")
     return Kernel(plan, source, build)
-
-
-def read_built_folder(folder: Path) -> tuple[Plan, str]:
-    """Plan and source of a built folder; LaunchError where a file is missing or from another build."""
-    try:
-        plan = Plan.from_mapping(_json_object((folder / "plan.json").read_text(encoding="ascii")))
-        source = (folder / f"{plan.name}.cu").read_bytes()
-    except OSError as error:
-        message = f"{error.filename} cannot be read: {(error.strerror or str(error)).lower()}"
-        raise LaunchError.single("built-folder", message, help="build the spec again") from error
-    except (ValueError, TypeError) as error:
-        message = f"{folder / 'plan.json'} is not a plan that this version reads: {error}"
-        raise LaunchError.single("built-folder", message, help="build the spec again") from error
-    found = sha256(source)
-    if plan.source_digest != found:
-        raise LaunchError.single(
-            "mismatched-pair",
-            f"{folder / f'{plan.name}.cu'} has sha256 {found[:12]}, "
-            f"plan.json says {(plan.source_digest or 'none')[:12]}",
-            help="the source was edited or comes from another build: build the spec again",
-        )
-    return plan, source.decode("ascii")
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    data = json.loads(text)
-    if not isinstance(data, dict):
-        raise ValueError("it is no JSON object")
-    return data

@@ -31,7 +31,7 @@ class KernelBuild:
         self._cache = cache
         self._folder = folder
         self._may_compile = may_compile
-        self._strict = not plan.variants[0].features.debug
+        self._strict = not any(variant.features.debug for variant in plan.variants)
         self._result: CompileResult | None = None
         self._lock = threading.Lock()
 

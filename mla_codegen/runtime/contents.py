@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from mla_codegen.errors import Diagnostic, LaunchError
-from mla_codegen.runtime.arguments import Problem
 from mla_codegen.runtime.arrays import ArrayView
+from mla_codegen.runtime.problem import Problem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +23,11 @@ class HostCopies(Protocol):
     def copy_to_host(self, target: int, source: int, size_bytes: int, stream: int) -> None:
         """Queues a copy of device memory to a host address."""
 
+    def gather_to_host(
+        self, target: int, source: int, item_bytes: int, stride_bytes: int, count: int, stream: int
+    ) -> None:
+        """Queues a copy of items that lie `stride_bytes` apart to a host address, where they are packed."""
+
     def synchronize_stream(self, stream: int) -> None:
         """Waits for the stream."""
 
@@ -34,20 +39,32 @@ def check_contents(
     problem: Problem,
     stream: int,
 ) -> None:
-    """LaunchError where lengths or scales cannot be right.
-
-    `dtypes` gives the yaml dtype of each argument to be looked at; all of them are contiguous.
-    """
-    copies = {}
-    for name, dtype in dtypes.items():
-        host = np.empty(views[name].shape, dtype=_NUMPY_TYPES[dtype])
-        if host.size:
-            driver.copy_to_host(host.ctypes.data, views[name].pointer, host.nbytes, stream)
-        copies[name] = host
+    """LaunchError where lengths or scales cannot be right; `dtypes` says which to look at, in yaml names."""
+    queued = {name: _queue_copy(driver, views[name], dtype, stream) for name, dtype in dtypes.items()}
     driver.synchronize_stream(stream)
+    copies = {name: np.broadcast_to(copy, views[name].form.shape) for name, copy in queued.items()}
     faults = tuple(_faults(copies, problem))
     if faults:
         raise LaunchError(faults)
+
+
+def _queue_copy(driver: HostCopies, view: ArrayView, dtype: str, stream: int) -> NDArray[np.generic]:
+    """Host memory that will hold the array; an axis of stride 0 has one item there."""
+    form = view.form
+    shape = tuple(extent if stride else 1 for extent, stride in zip(form.shape, form.strides, strict=True))
+    host = np.empty(shape, dtype=_NUMPY_TYPES[dtype])
+    if form.is_empty:
+        return host
+    if form.is_contiguous():
+        driver.copy_to_host(host.ctypes.data, view.pointer, host.nbytes, stream)
+        return host
+    for index in np.ndindex(*shape[:-1]):
+        source = view.pointer + sum(
+            place * stride for place, stride in zip(index, form.strides, strict=False)
+        )
+        target = host[index].ctypes.data
+        driver.gather_to_host(target, source, form.item_bytes, form.strides[-1], shape[-1], stream)
+    return host
 
 
 def _faults(copies: Mapping[str, NDArray[np.generic]], problem: Problem) -> Iterator[Diagnostic]:

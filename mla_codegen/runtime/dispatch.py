@@ -1,115 +1,128 @@
-"""Checked calls, found again by their arguments; loading and launching on each device."""
+"""From array views to launches: forms that were checked before are found again, each device loads once."""
 
 from __future__ import annotations
 
 import functools
+import operator
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
-from mla_codegen.plan.model import Plan
-from mla_codegen.runtime.arguments import Problem, check_call, check_output, without_head_axis
-from mla_codegen.runtime.arrays import ArrayView
+from mla_codegen.plan.model import Plan, Variant
+from mla_codegen.runtime.arguments import check_inputs, check_limits, check_output
+from mla_codegen.runtime.arrays import NO_FORM, ArrayForm, ArrayView
 from mla_codegen.runtime.build import KernelBuild
 from mla_codegen.runtime.contents import check_contents
 from mla_codegen.runtime.device import LoadedKernel, check_device, load_on_device
 from mla_codegen.runtime.driver import Driver, the_driver
-from mla_codegen.runtime.launch import PackedLaunch, encode_maps, grid_of, pack_launch
+from mla_codegen.runtime.launch import LaunchForm, PreparedLaunch
 from mla_codegen.runtime.packing import params_layout
-from mla_codegen.runtime.rules import call_rules
-from mla_codegen.runtime.tensormap import EncodeFunction, TensorMapCache, encode
+from mla_codegen.runtime.problem import Problem
+from mla_codegen.runtime.rules import INPUT_NAMES, Layout, call_rules
+from mla_codegen.runtime.variants import variant_for
 
 _MAX_CALLS = 256
 _MAX_OUTPUTS = 32
-INPUT_NAMES = (
-    "q_nope",
-    "q_rope",
-    "k_nope",
-    "k_rope",
-    "v",
-    "q_scale",
-    "k_scale",
-    "v_scale",
-    "cu_seqlens_q",
-    "cu_seqlens_k",
-)
-_UNKNOWN: Any = object()
+Pointers: TypeAlias = tuple[int, ...]
+Forms: TypeAlias = tuple[ArrayForm, ...]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CheckedCall:
-    """Inputs that passed all checks, with the launch for each output seen; no kernel where none runs."""
+    """Input forms that passed all checks, with the launch for each form of the outputs.
+
+    `masks` has, per input, the address bits that must be 0. No kernel where there is nothing to launch.
+    """
 
     problem: Problem
-    views: dict[str, ArrayView]
+    variant: Variant
+    forms: Mapping[str, ArrayForm]
+    masks: tuple[int, ...]
     kernel: LoadedKernel | None
-    encoded_maps: bytes
-    launches: dict[tuple[ArrayView | None, ...], PackedLaunch | None] = field(default_factory=dict)
+    outputs: dict[Forms, CheckedOutputs] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedOutputs:
+    """Output forms that fit a call, the address bits that must be 0, and the launch."""
+
+    masks: tuple[int, ...]
+    launch: PreparedLaunch | None
 
 
 class Dispatcher:
-    """What stands between arrays and driver; a repeated call costs two dictionary look-ups."""
+    """What stands between arrays and driver; a call in forms that were seen before costs a few look-ups."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        build: KernelBuild,
-        *,
-        driver: Driver | None,
-        encode_function: EncodeFunction = encode,
-    ) -> None:
-        """Loads nothing yet; `driver` and `encode_function` stand in for the CUDA driver in tests."""
+    def __init__(self, plan: Plan, build: KernelBuild, *, driver: Driver | None) -> None:
+        """Loads nothing yet; `driver` stands in for the CUDA driver in tests."""
         self.rules = call_rules(plan)
         self.outputs = tuple(rule for rule in self.rules.arguments if rule.is_output)
         self.loaded: dict[int, LoadedKernel] = {}
         self._plan = plan
-        self._variant = plan.variants[0]
+        self._layouts = {variant.entry: params_layout(variant.params) for variant in plan.variants}
         self._build = build
         self._given_driver = driver
-        self._layout = params_layout(self._variant.params)
-        self._maps = TensorMapCache(encode_function)
-        self._calls: dict[tuple[object, ...], CheckedCall] = {}
-        self._problems: dict[tuple[object, ...], Problem] = {}
+        self._calls: dict[tuple[Forms, int, float], CheckedCall] = {}
         self._lock = threading.RLock()
 
     @functools.cached_property
     def driver(self) -> Driver:
         return the_driver() if self._given_driver is None else self._given_driver
 
-    def checked(self, given: tuple[ArrayView | None, ...], tokens: int, scale: float) -> CheckedCall:
+    def checked(
+        self, pointers: Pointers, forms: Forms, *, max_seqlen_q: int, softmax_scale: float
+    ) -> CheckedCall:
         """The call with these inputs, in the order of INPUT_NAMES; LaunchError where they do not fit."""
-        key = (given, tokens, scale)
+        key = (forms, max_seqlen_q, softmax_scale)
         call = self._calls.get(key)
-        if call is None:
-            call = self._check(given, tokens, scale)
-            self._store(self._calls, key, call)
+        if call is None or any(map(operator.and_, pointers, call.masks)):
+            located = self._located(pointers, forms)
+            if located != forms:
+                return self.checked(pointers, located, max_seqlen_q=max_seqlen_q, softmax_scale=softmax_scale)
+            call = self._check(pointers, forms, max_seqlen_q, softmax_scale)
+            self._store(self._calls, key, call, _MAX_CALLS)
         return call
 
-    def check_contents(self, call: CheckedCall, handle: int) -> None:
+    def check_contents(self, call: CheckedCall, pointers: Pointers, stream: int) -> None:
+        """LaunchError where lengths or scales cannot be right; waits for the stream."""
+        places = dict(zip(INPUT_NAMES, pointers, strict=True))
+        views = {name: ArrayView(places[name], form) for name, form in call.forms.items()}
         dtypes = {
             rule.name: rule.dtype
             for rule in self.rules.arguments
-            if rule.name.startswith("cu_seqlens") or rule.name.endswith("_scale")
+            if rule.layout is not Layout.ROWS and not rule.is_output
         }
         with self.driver.on_device(call.problem.device):
-            check_contents(self.driver, dtypes, call.views, call.problem, handle)
+            check_contents(self.driver, dtypes, views, call.problem, stream)
 
-    def launch(self, call: CheckedCall, outputs: tuple[ArrayView, ...], handle: int) -> None:
-        packed = call.launches.get(outputs, _UNKNOWN)
-        if packed is _UNKNOWN:
-            packed = self._pack(call, outputs)
-        kernel = call.kernel
-        if packed is None or kernel is None:
+    def launch(
+        self, call: CheckedCall, pointers: Pointers, outputs: Iterable[tuple[int, ArrayForm]], stream: int
+    ) -> None:
+        """Launches a checked call; LaunchError where the outputs do not fit it."""
+        output_pointers, forms = zip(*outputs, strict=True)
+        checked = call.outputs.get(forms)
+        if checked is None or any(map(operator.and_, output_pointers, checked.masks)):
+            located = self._located(output_pointers, forms)
+            if located != forms:
+                self.launch(call, pointers, zip(output_pointers, located, strict=True), stream)
+                return
+            checked = self._check_outputs(call, list(map(ArrayView, output_pointers, forms)))
+            self._store(call.outputs, forms, checked, _MAX_OUTPUTS)
+        kernel, launch = call.kernel, checked.launch
+        if kernel is None or launch is None:
             return
-        driver, launch = self.driver, self._variant.launch
-        if driver.current_context() == kernel.context:
-            self._start(kernel, packed, launch.threads, launch.smem_bytes, handle)
-            return
-        with driver.on_device(call.problem.device):
-            self._start(kernel, packed, launch.threads, launch.smem_bytes, handle)
+        addresses = pointers + output_pointers
+        if self.driver.current_context() == kernel.context:
+            status = launch.start(addresses, stream)
+        else:
+            with self.driver.on_device(call.problem.device):
+                status = launch.start(addresses, stream)
+        if status != 0:
+            self.driver.check(f"the launch of {self._plan.name}", status)
 
     def kernel_on(self, device: int) -> LoadedKernel:
+        """The kernel on a device, loaded at the first use; LaunchError where it cannot run there."""
         loaded = self.loaded.get(device)
         if loaded is not None:
             return loaded
@@ -117,78 +130,58 @@ class Dispatcher:
             if device not in self.loaded:
                 check_device(self.driver, device, self._plan.name, self._plan.arch)
                 cubin = self._build.get().cubin
-                self.loaded[device] = load_on_device(self.driver, device, cubin, self._variant)
+                self.loaded[device] = load_on_device(self.driver, device, cubin, self._plan)
             return self.loaded[device]
 
     def _check(
-        self, given: tuple[ArrayView | None, ...], max_seqlen_q: int, softmax_scale: float
+        self, pointers: Pointers, forms: Forms, max_seqlen_q: int, softmax_scale: float
     ) -> CheckedCall:
-        views = dict(zip(INPUT_NAMES, given, strict=True))
-        problem = self._problem(views, max_seqlen_q, softmax_scale)
-        present = {name: view for name, view in views.items() if view is not None}
-        if "k_rope" in present:
-            present["k_rope"] = without_head_axis(present["k_rope"])
-        if problem.is_empty:
-            return CheckedCall(problem, present, None, b"")
-        kernel = self.kernel_on(problem.device)
-        return CheckedCall(problem, present, kernel, encode_maps(self._variant, problem, present, self._maps))
+        given = dict(zip(INPUT_NAMES, map(ArrayView, pointers, forms), strict=True))
+        checked = check_inputs(self.rules, given, max_seqlen_q=max_seqlen_q, softmax_scale=softmax_scale)
+        problem = checked.problem
+        variant = variant_for(self._plan, problem)
+        check_limits(problem, variant.launch)
+        found = {name: view.form for name, view in checked.views.items()}
+        kernel = None if problem.is_empty else self.kernel_on(problem.device)
+        return CheckedCall(problem, variant, found, self._masks(INPUT_NAMES, forms), kernel)
 
-    def _problem(
-        self, views: Mapping[str, ArrayView | None], max_seqlen_q: int, softmax_scale: float
-    ) -> Problem:
-        """The checked problem; other arrays of the same form, on known devices, are not checked again."""
-        form = tuple(
-            view and view._replace(pointer=view.pointer % self.rules.align_bytes) for view in views.values()
+    def _check_outputs(self, call: CheckedCall, outputs: Sequence[ArrayView]) -> CheckedOutputs:
+        for rule, view in zip(self.outputs, outputs, strict=True):
+            check_output(rule, view, call.problem, self.rules)
+        names = [rule.name for rule in self.outputs]
+        forms = [view.form for view in outputs]
+        masks = self._masks(names, forms)
+        if call.kernel is None:
+            return CheckedOutputs(masks, None)
+        entry = call.variant.entry
+        form = LaunchForm(
+            variant=call.variant,
+            layout=self._layouts[entry],
+            function=call.kernel.functions[entry],
+            problem=call.problem,
+            forms={**call.forms, **dict(zip(names, forms, strict=True))},
+            order=(*INPUT_NAMES, *names),
         )
-        key = (form, max_seqlen_q, softmax_scale)
-        problem = self._problems.get(key)
-        if problem is None:
-            problem = check_call(
-                self.rules,
-                views,
-                max_seqlen_q=max_seqlen_q,
-                softmax_scale=softmax_scale,
-                device_of=self._pointer_device,
-            )
-            if all(view is None or view.device >= 0 for view in form):
-                self._store(self._problems, key, problem)
-        return problem
+        return CheckedOutputs(masks, PreparedLaunch(self.driver, form))
 
-    def _pointer_device(self, pointer: int) -> int:
-        return self.driver.pointer_device(pointer)
+    def _masks(self, names: Sequence[str], forms: Sequence[ArrayForm]) -> tuple[int, ...]:
+        """Per argument the address bits that must be 0: none of an empty or absent one."""
+        align_bytes = {rule.name: rule.align_bytes for rule in self.rules.arguments}
+        return tuple(
+            0 if form is NO_FORM or form.is_empty else align_bytes[name] - 1
+            for name, form in zip(names, forms, strict=True)
+        )
 
-    def _store(self, store: dict[Any, Any], key: object, value: object) -> None:
+    def _located(self, pointers: Pointers, forms: Forms) -> Forms:
+        """The forms with their devices asked from the driver where a library does not say."""
+        return tuple(
+            form if form.device >= 0 or not pointer else form.on(self.driver.pointer_device(pointer))
+            for pointer, form in zip(pointers, forms, strict=True)
+        )
+
+    def _store(self, store: dict[Any, Any], key: object, value: object, limit: int) -> None:
         """Keeps `value`; the oldest of too many is dropped."""
         with self._lock:
-            while len(store) >= _MAX_CALLS:
+            while len(store) >= limit:
                 del store[next(iter(store))]
             store[key] = value
-
-    def _start(
-        self, kernel: LoadedKernel, packed: PackedLaunch, threads: int, smem_bytes: int, handle: int
-    ) -> None:
-        x, y, z = packed.grid
-        status = self.driver.launch_kernel(
-            kernel.function, x, y, z, threads, 1, 1, smem_bytes, handle, packed.arguments, None
-        )
-        if status != 0:
-            self.driver.check(f"the launch of {self._plan.name}", status)
-
-    def _pack(self, call: CheckedCall, outputs: tuple[ArrayView, ...]) -> PackedLaunch | None:
-        for rule, view in zip(self.outputs, outputs, strict=True):
-            check_output(rule, view, call.problem, self.rules, self._pointer_device)
-        named = {rule.name: view for rule, view in zip(self.outputs, outputs, strict=True)}
-        packed = None
-        if call.kernel is not None:
-            packed = pack_launch(
-                grid_of(self._variant, call.problem),
-                call.encoded_maps,
-                self._layout,
-                call.problem,
-                {**call.views, **named},
-            )
-        with self._lock:
-            if len(call.launches) >= _MAX_OUTPUTS:
-                call.launches.clear()
-            call.launches[outputs] = packed
-        return packed

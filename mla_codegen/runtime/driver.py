@@ -20,6 +20,10 @@ _DEVICE_ATTRIBUTE_MINOR = 76
 _POINTER_ATTRIBUTE_DEVICE = 9
 _FUNCTION_MAX_DYNAMIC_SMEM = 8
 _HOST_ALLOC_PORTABLE_MAPPED = 1 | 2
+_MEMORY_HOST = 1
+_MEMORY_DEVICE = 2
+# CU_DEVICE_ATTRIBUTE_MAX_PITCH of every device since compute capability 2.0.
+_MAX_PITCH_BYTES = 2**31 - 1
 
 _Handle = ctypes.c_void_p
 _Address = ctypes.c_uint64
@@ -46,6 +50,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuFuncSetAttribute": (_Handle, ctypes.c_int, ctypes.c_int),
     "cuPointerGetAttribute": (ctypes.c_void_p, ctypes.c_int, _Address),
     "cuMemcpyDtoHAsync_v2": (ctypes.c_void_p, _Address, ctypes.c_size_t, _Handle),
+    "cuMemcpy2DAsync_v2": (ctypes.c_void_p, _Handle),
     "cuMemcpyHtoD_v2": (_Address, ctypes.c_void_p, ctypes.c_size_t),
     "cuMemHostAlloc": (_OutHandle, ctypes.c_size_t, _U32),
     "cuMemHostGetDevicePointer_v2": (_OutAddress, _Handle, _U32),
@@ -54,8 +59,32 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
         *(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int),
     ),
+    "cuTensorMapReplaceAddress": (ctypes.c_void_p, _Address),
     "cuLaunchKernel": (_Handle, *(_U32,) * 7, _Handle, ctypes.c_void_p, ctypes.c_void_p),
 }
+
+
+class _Memcpy2D(ctypes.Structure):
+    """CUDA_MEMCPY2D of cuda.h."""
+
+    _fields_ = (
+        ("source_x_bytes", ctypes.c_size_t),
+        ("source_y", ctypes.c_size_t),
+        ("source_type", ctypes.c_int),
+        ("source_host", ctypes.c_void_p),
+        ("source_device", _Address),
+        ("source_array", _Handle),
+        ("source_pitch", ctypes.c_size_t),
+        ("target_x_bytes", ctypes.c_size_t),
+        ("target_y", ctypes.c_size_t),
+        ("target_type", ctypes.c_int),
+        ("target_host", ctypes.c_void_p),
+        ("target_device", _Address),
+        ("target_array", _Handle),
+        ("target_pitch", ctypes.c_size_t),
+        ("width_bytes", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+    )
 
 
 class Driver:
@@ -79,6 +108,7 @@ class Driver:
             raise LaunchError.single("no-device", message, help=help_text)
         self.launch_kernel = self._library.cuLaunchKernel
         self.encode_tiled = self._library.cuTensorMapEncodeTiled
+        self.replace_address = self._library.cuTensorMapReplaceAddress
         self._contexts: dict[int, int] = {}
         self._current = self._library.cuCtxGetCurrent
 
@@ -182,6 +212,27 @@ class Driver:
     def copy_to_host(self, target: int, source: int, size_bytes: int, stream: int) -> None:
         """Queues a copy of device memory to host address `target`."""
         self._call("cuMemcpyDtoHAsync_v2", target, source, size_bytes, stream)
+
+    def gather_to_host(
+        self, target: int, source: int, item_bytes: int, stride_bytes: int, count: int, stream: int
+    ) -> None:
+        """Queues a copy of `count` items that lie `stride_bytes` apart; they are packed at host `target`."""
+        if count == 1 or stride_bytes > _MAX_PITCH_BYTES:
+            for index in range(count):
+                place = target + index * item_bytes
+                self.copy_to_host(place, source + index * stride_bytes, item_bytes, stream)
+            return
+        request = _Memcpy2D(
+            source_type=_MEMORY_DEVICE,
+            source_device=source,
+            source_pitch=stride_bytes,
+            target_type=_MEMORY_HOST,
+            target_host=target,
+            target_pitch=item_bytes,
+            width_bytes=item_bytes,
+            height=count,
+        )
+        self._call("cuMemcpy2DAsync_v2", ctypes.byref(request), stream)
 
     def copy_to_device(self, target: int, data: bytes) -> None:
         self._call("cuMemcpyHtoD_v2", target, ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data))

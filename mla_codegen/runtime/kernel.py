@@ -10,23 +10,16 @@ from typing import Any
 from mla_codegen.dtypes import DTYPES
 from mla_codegen.errors import LaunchError
 from mla_codegen.plan.model import Plan
-from mla_codegen.runtime.arguments import (
-    Problem,
-    checked_max_seqlen,
-    checked_softmax_scale,
-    output_shape,
-)
-from mla_codegen.runtime.arrays import (
-    Array,
-    current_stream,
-    empty_like_library,
-    stream_handle,
-    view_array,
-)
+from mla_codegen.runtime.allocation import empty_like_library
+from mla_codegen.runtime.arguments import output_shape
+from mla_codegen.runtime.arrays import Array, view_array
 from mla_codegen.runtime.build import KernelBuild
-from mla_codegen.runtime.dispatch import CheckedCall, Dispatcher
+from mla_codegen.runtime.dispatch import Dispatcher
 from mla_codegen.runtime.driver import Driver
-from mla_codegen.runtime.rules import ArgumentRule
+from mla_codegen.runtime.problem import Problem
+from mla_codegen.runtime.scalars import checked_max_seqlen, checked_softmax_scale
+from mla_codegen.runtime.streams import current_stream, stream_handle
+from mla_codegen.runtime.variants import main_variant
 
 _LSE_BASES = {"natural": "e", "log2": "2"}
 
@@ -42,7 +35,7 @@ class Kernel:
     def __init__(self, plan: Plan, source: str, build: KernelBuild, *, driver: Driver | None = None) -> None:
         """Loads nothing yet; `driver` stands in for the CUDA driver in tests."""
         self._plan = plan
-        self._variant = plan.variants[0]
+        self._variant = main_variant(plan)
         self._source = source
         self._build = build
         self._dispatcher = Dispatcher(plan, build, driver=driver)
@@ -77,32 +70,34 @@ class Kernel:
         """
         dispatcher = self._dispatcher
         tokens = checked_max_seqlen(max_seqlen_q)
-        scale = checked_softmax_scale(softmax_scale, dispatcher.rules)
+        scale = checked_softmax_scale(softmax_scale, dispatcher.rules.softmax_scale)
         handle = -1 if stream is None else stream_handle(stream)
         first = view_array("q_nope", q_nope, max(handle, 0))
         if handle < 0:
-            handle = current_stream(first.library, first.device)
-        given = (
+            handle = current_stream(first[1].library, first[1].device)
+        inputs = (
             first,
-            None if q_rope is None else view_array("q_rope", q_rope, handle),
+            view_array("q_rope", q_rope, handle),
             view_array("k_nope", k_nope, handle),
-            None if k_rope is None else view_array("k_rope", k_rope, handle),
+            view_array("k_rope", k_rope, handle),
             view_array("v", v, handle),
-            None if q_scale is None else view_array("q_scale", q_scale, handle),
-            None if k_scale is None else view_array("k_scale", k_scale, handle),
-            None if v_scale is None else view_array("v_scale", v_scale, handle),
-            None if cu_seqlens_q is None else view_array("cu_seqlens_q", cu_seqlens_q, handle),
-            None if cu_seqlens_k is None else view_array("cu_seqlens_k", cu_seqlens_k, handle),
+            view_array("q_scale", q_scale, handle),
+            view_array("k_scale", k_scale, handle),
+            view_array("v_scale", v_scale, handle),
+            view_array("cu_seqlens_q", cu_seqlens_q, handle),
+            view_array("cu_seqlens_k", cu_seqlens_k, handle),
         )
-        call = dispatcher.checked(given, tokens, scale)
+        pointers, forms = zip(*inputs, strict=True)
+        call = dispatcher.checked(pointers, forms, max_seqlen_q=tokens, softmax_scale=scale)
         if check:
-            dispatcher.check_contents(call, handle)
-        if lse is not None or len(dispatcher.outputs) > 1:
-            return self._run_with_lse(call, q_nope, out, lse, handle)
-        if out is None:
-            out = self._allocate(dispatcher.outputs[0], q_nope, call.problem)
-        dispatcher.launch(call, (view_array("out", out, handle),), handle)
-        return out
+            dispatcher.check_contents(call, pointers, handle)
+        outputs = self._outputs(call.problem, q_nope, out, lse)
+        views = [
+            view_array(rule.name, array, handle)
+            for rule, array in zip(dispatcher.outputs, outputs, strict=True)
+        ]
+        dispatcher.launch(call, pointers, views, handle)
+        return outputs[0] if len(outputs) == 1 else outputs
 
     @functools.cached_property
     def plan(self) -> Mapping[str, Any]:
@@ -177,30 +172,23 @@ class Kernel:
                 return report
         return None
 
-    def _allocate(self, rule: ArgumentRule, like: Array, problem: Problem) -> Array:
-        library = view_array("q_nope", like, 0).library
-        return empty_like_library(
-            library, like, output_shape(rule, problem), DTYPES[rule.dtype], problem.device
-        )
-
-    def _run_with_lse(
-        self, call: CheckedCall, like: Array, out: Array | None, lse: Array | None, handle: int
-    ) -> Array:
-        if len(self._dispatcher.outputs) == 1:
+    def _outputs(
+        self, problem: Problem, like: Array, out: Array | None, lse: Array | None
+    ) -> tuple[Array, ...]:
+        """The arrays of all outputs, allocated where the call has none."""
+        rules = self._dispatcher.outputs
+        given = (out, lse)[: len(rules)]
+        if lse is not None and len(rules) == 1:
             message = "lse is passed, but softmax.lse of the spec is none"
             raise LaunchError.single(
                 "argument-not-declared", message, help="leave lse out, or declare softmax.lse"
             )
-        arrays = tuple(
-            self._allocate(rule, like, call.problem) if array is None else array
-            for rule, array in zip(self._dispatcher.outputs, (out, lse), strict=True)
+        return tuple(
+            empty_like_library(like, output_shape(rule, problem), DTYPES[rule.dtype], problem.device)
+            if array is None
+            else array
+            for rule, array in zip(rules, given, strict=True)
         )
-        views = tuple(
-            view_array(rule.name, array, handle)
-            for rule, array in zip(self._dispatcher.outputs, arrays, strict=True)
-        )
-        self._dispatcher.launch(call, views, handle)
-        return arrays
 
 
 def _frozen(value: object) -> Any:

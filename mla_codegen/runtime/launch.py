@@ -1,113 +1,160 @@
-"""One launch, packed: grid, tensor maps and Params of a checked call, ready for the driver at any time."""
+"""Launches of checked calls: everything but the addresses is packed once, the addresses at each launch."""
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mla_codegen.plan.model import TensorMap, Variant
-from mla_codegen.runtime.arguments import Problem
-from mla_codegen.runtime.arrays import ArrayView
-from mla_codegen.runtime.packing import TENSOR_MAP_BYTES, ParamsLayout
-from mla_codegen.runtime.tensormap import TensorMapCache, TensorMapRequest, request_for
+from mla_codegen.runtime.arrays import ArrayForm
+from mla_codegen.runtime.driver import Driver
+from mla_codegen.runtime.packing import ParamsLayout
+from mla_codegen.runtime.problem import Problem
+from mla_codegen.runtime.tensormap import (
+    TENSOR_MAP_ALIGN_BYTES,
+    TENSOR_MAP_BYTES,
+    PlacedTensorMap,
+    TensorMapRequest,
+)
 
-_SCALE_STEP_BYTES = 16
+_WORD_BYTES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class PackedLaunch:
-    """Grid and kernel arguments; `arguments` points into `storage`, one address per kernel parameter."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchForm:
+    """All of a launch but its addresses: `forms` by argument; `order` is that in which addresses come."""
 
-    grid: tuple[int, int, int]
-    arguments: ctypes.Array[ctypes.c_void_p]
-    storage: ctypes.Array[ctypes.c_char]
+    variant: Variant
+    layout: ParamsLayout
+    function: int
+    problem: Problem
+    forms: Mapping[str, ArrayForm]
+    order: tuple[str, ...]
+
+
+class PreparedLaunch:
+    """A launch that can be started at any addresses, by several threads at once."""
+
+    def __init__(self, driver: Driver, form: LaunchForm) -> None:
+        """Allocates nothing yet: the first start encodes the tensor maps, since that needs addresses."""
+        variant, launch = form.variant, form.variant.launch
+        self._driver = driver
+        self._form = form
+        self._head = (form.function, *grid_of(variant, form.problem), launch.threads, 1, 1, launch.smem_bytes)
+        self._idle: list[ArgumentBlock] = []
+
+    def start(self, pointers: Sequence[int], stream: int) -> int:
+        """Launches the kernel on arrays at these addresses; the driver's status."""
+        try:
+            block = self._idle.pop()
+        except IndexError:
+            block = ArgumentBlock(self._driver, self._form, pointers)
+        block.point_to(pointers)
+        status: int = self._driver.launch_kernel(*self._head, stream, block.arguments, None)
+        # The driver has copied the arguments: the block may be changed while the kernel still waits to run.
+        self._idle.append(block)
+        return status
+
+
+class ArgumentBlock:
+    """Memory for the arguments of one launch at a time: the tensor maps, then Params."""
+
+    def __init__(self, driver: Driver, form: LaunchForm, pointers: Sequence[int]) -> None:
+        """Encodes the tensor maps for arrays at `pointers`; the addresses in Params come by `point_to`."""
+        layout, tensor_maps = form.layout, form.variant.tensor_maps
+        size_bytes = TENSOR_MAP_BYTES * len(tensor_maps) + layout.size_bytes
+        self._storage = ctypes.create_string_buffer(size_bytes + TENSOR_MAP_ALIGN_BYTES)
+        start = -(-ctypes.addressof(self._storage) // TENSOR_MAP_ALIGN_BYTES) * TENSOR_MAP_ALIGN_BYTES
+        places = [start + TENSOR_MAP_BYTES * index for index in range(len(tensor_maps) + 1)]
+        values = {name: param_value(name, form) for name in layout.offsets}
+        ctypes.memmove(places[-1], layout.pack(values), layout.size_bytes)
+        self._words = (ctypes.c_uint64 * (layout.size_bytes // _WORD_BYTES)).from_address(places[-1])
+        self._word_sources = [
+            (layout.offsets[name] // _WORD_BYTES, source)
+            for source, name in enumerate(form.order)
+            if name in layout.offsets
+        ]
+        self._maps = []
+        for place, tensor_map in zip(places, tensor_maps, strict=False):
+            source = form.order.index(map_source(tensor_map, form.forms))
+            request = map_request(tensor_map, form.forms[tensor_map.argument], pointers[source])
+            self._maps.append((PlacedTensorMap(driver, place, request), source))
+        self.arguments = (ctypes.c_void_p * len(places))(*places)
+
+    def point_to(self, pointers: Sequence[int]) -> None:
+        """Writes the addresses of a launch's arrays."""
+        for tensor_map, source in self._maps:
+            tensor_map.move_to(pointers[source])
+        words = self._words
+        for word, source in self._word_sources:
+            words[word] = pointers[source]
 
 
 def grid_of(variant: Variant, problem: Problem) -> tuple[int, int, int]:
     """x = query tiles x heads; y and z count the sequences."""
     limit = variant.launch.grid_y_limit
-    return problem.query_tiles * problem.heads, min(problem.batch, limit), -(-problem.batch // limit)
-
-
-def encode_maps(
-    variant: Variant, problem: Problem, views: Mapping[str, ArrayView], maps: TensorMapCache
-) -> bytes:
-    """The tensor maps of a checked, non-empty problem, one after the other; they describe inputs only."""
-    return b"".join(
-        maps.get(problem.device, map_request(tensor_map, views)) for tensor_map in variant.tensor_maps
+    return (
+        query_tiles(variant, problem) * problem.heads,
+        min(problem.batch, limit),
+        -(-problem.batch // limit),
     )
 
 
-def pack_launch(
-    grid: tuple[int, int, int],
-    encoded_maps: bytes,
-    layout: ParamsLayout,
-    problem: Problem,
-    views: Mapping[str, ArrayView],
-) -> PackedLaunch:
-    """The launch of a checked, non-empty problem; `views` are all arguments given, outputs included."""
-    params = layout.pack({name: param_value(name, problem, views) for name in layout.names})
-    count = len(encoded_maps) // TENSOR_MAP_BYTES
-    storage = ctypes.create_string_buffer(encoded_maps + params, len(encoded_maps) + len(params))
-    start = ctypes.addressof(storage)
-    addresses = (start + index * TENSOR_MAP_BYTES for index in range(count + 1))
-    return PackedLaunch(grid, (ctypes.c_void_p * (count + 1))(*addresses), storage)
+def query_tiles(variant: Variant, problem: Problem) -> int:
+    """Tiles of the longest sequence that the call allows."""
+    return -(-problem.max_seqlen_q // variant.launch.block_m)
 
 
-def param_value(name: str, problem: Problem, views: Mapping[str, ArrayView]) -> int | float:
-    """The value of one member of Params; KeyError where the plan asks for one that is not known here."""
-    if name in views:
-        return views[name].pointer
+def param_value(name: str, form: LaunchForm) -> int | float:
+    """The value of one member of Params, 0 for an address; KeyError where it is not known here."""
+    forms, problem = form.forms, form.problem
+    if name in forms:
+        return 0
     if name.endswith("_head_step"):
-        return head_step(views[name.removesuffix("_head_step")])
-    if name.endswith("_first"):
-        return scale_first(views[name.removesuffix("_first")])
+        return head_step(forms[name.removesuffix("_head_step")])
     if name.endswith("_token_stride"):
-        return _element_stride(views[name.removesuffix("_token_stride")], 0)
+        return _element_stride(forms[name.removesuffix("_token_stride")], 0)
     if name.endswith("_head_stride"):
-        return _element_stride(views[name.removesuffix("_head_stride")], 1)
+        return _element_stride(forms[name.removesuffix("_head_stride")], 1)
     if name == "scale_log2":
         return problem.softmax_scale * math.log2(math.e)
-    return {"batch": problem.batch, "heads": problem.heads, "query_tiles": problem.query_tiles}[name]
+    tiles = query_tiles(form.variant, problem)
+    return {"batch": problem.batch, "heads": problem.heads, "query_tiles": tiles}[name]
 
 
-def head_step(view: ArrayView) -> int:
+def head_step(form: ArrayForm) -> int:
     """What a head number is multiplied by to get the coordinate: 0 where all heads lie in the same place."""
-    return 0 if view.shape[1] == 1 or view.strides[1] == 0 else 1
+    return 0 if len(form.shape) == 2 or form.shape[1] == 1 or form.strides[1] == 0 else 1
 
 
-def scale_first(view: ArrayView) -> int:
-    """Elements between the 16-byte boundary at which the scale's tensor map starts and the scale itself."""
-    return view.pointer % _SCALE_STEP_BYTES // view.item_bytes
+def map_source(tensor_map: TensorMap, forms: Mapping[str, ArrayForm]) -> str:
+    """The argument whose address a map gets: q_nope's for a tensor without tokens, which is never read."""
+    return tensor_map.argument if forms[tensor_map.argument].shape[0] else "q_nope"
 
 
-def map_request(tensor_map: TensorMap, views: Mapping[str, ArrayView]) -> TensorMapRequest:
+def map_request(tensor_map: TensorMap, form: ArrayForm, address: int) -> TensorMapRequest:
     """What the driver is asked for; dimensions of length 1 get a stride that the driver takes."""
-    view = views[tensor_map.argument]
-    tokens = view.shape[0]
-    if tensor_map.axes == ("tokens",):
-        first = scale_first(view)
-        address = view.pointer - first * view.item_bytes if tokens else _any_pointer(views)
-        return request_for(tensor_map, address=address, extents=(max(first + tokens, 1),), strides=())
-    places = {"tokens": 0, "heads": 1, "depth": len(view.shape) - 1}
-    shares_heads = len(view.shape) == 2 or head_step(view) == 0
-    row_bytes = view.shape[-1] * view.item_bytes
+    places = {"tokens": 0, "heads": 1, "depth": len(form.shape) - 1}
+    is_empty = form.shape[0] == 0
+    row_bytes = form.shape[-1] * form.item_bytes
     extents, strides = [], []
     for axis in tensor_map.axes:
-        one = axis != "depth" and (tokens == 0 or (axis == "heads" and shares_heads))
-        extent = 1 if one else view.shape[places[axis]]
+        one = (axis == "heads" and head_step(form) == 0) or (axis != "depth" and is_empty)
+        extent = 1 if one else form.shape[places[axis]]
         extents.append(extent)
-        strides.append(view.byte_strides()[places[axis]] if extent > 1 else row_bytes)
-    address = view.pointer if tokens else _any_pointer(views)
-    return request_for(tensor_map, address=address, extents=tuple(extents), strides=tuple(strides[1:]))
+        strides.append(form.strides[places[axis]] if extent > 1 else row_bytes)
+    return TensorMapRequest(
+        tensor_map.name,
+        tensor_map.dtype,
+        address,
+        tuple(extents),
+        tuple(strides[1:]),
+        tensor_map.box,
+        tensor_map.swizzle_bytes,
+    )
 
 
-def _any_pointer(views: Mapping[str, ArrayView]) -> int:
-    """A valid, aligned address for the map of a tensor without elements, which is never read."""
-    return views["q_nope"].pointer
-
-
-def _element_stride(view: ArrayView, axis: int) -> int:
-    return view.byte_strides()[axis] // view.item_bytes
+def _element_stride(form: ArrayForm, axis: int) -> int:
+    return form.strides[axis] // form.item_bytes

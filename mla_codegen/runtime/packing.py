@@ -1,4 +1,4 @@
-"""The by-value `Params` struct: its layout by C's rules, and its bytes."""
+"""The by-value `Params` struct: its layout by C's rules."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mla_codegen.plan.model import ParamField
-
-TENSOR_MAP_BYTES = 128
-"""Bytes of a CUtensorMap."""
 
 # C type -> (code of the struct module, bytes); natural alignment is the size.
 _SCALARS = {
@@ -27,28 +24,37 @@ _POINTER = ("Q", 8)
 
 @dataclass(frozen=True, slots=True)
 class ParamsLayout:
-    """How the struct is packed: `format` for the struct module, little-endian with explicit padding."""
+    """How the struct is packed: `format` for the struct module, little-endian with explicit padding.
+
+    `offsets` are those of the members in bytes, in declared order.
+    """
 
     format: str
-    names: tuple[str, ...]
+    offsets: Mapping[str, int]
     size_bytes: int
 
     def pack(self, values: Mapping[str, int | float]) -> bytes:
         """The bytes of the struct; KeyError where a member has no value."""
-        return struct.pack(self.format, *(values[name] for name in self.names))
+        return struct.pack(self.format, *(values[name] for name in self.offsets))
+
+    def unpack(self, data: bytes) -> dict[str, int | float]:
+        """The members by name."""
+        return dict(zip(self.offsets, struct.unpack(self.format, data), strict=True))
 
 
 def params_layout(fields: tuple[ParamField, ...]) -> ParamsLayout:
     """The layout of the struct with these members; ValueError where a C type is not known."""
     text, offset, align = "<", 0, 1
+    offsets: dict[str, int] = {}
     for field in fields:
         code, size = _scalar(field)
         padding = -offset % size
         text += "x" * padding + code
+        offsets[field.name] = offset + padding
         offset += padding + size
         align = max(align, size)
     tail = -offset % align
-    return ParamsLayout(text + "x" * tail, tuple(field.name for field in fields), offset + tail)
+    return ParamsLayout(text + "x" * tail, offsets, offset + tail)
 
 
 def _scalar(field: ParamField) -> tuple[str, int]:

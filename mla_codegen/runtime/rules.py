@@ -2,64 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import enum
 from dataclasses import dataclass
 
 from mla_codegen.arch import ARCHS
-from mla_codegen.plan.model import Plan
+from mla_codegen.dtypes import DTYPES
+from mla_codegen.plan.model import Argument, Plan
+from mla_codegen.runtime.scalars import default_softmax_scale
+
+INPUT_NAMES = (
+    "q_nope",
+    "q_rope",
+    "k_nope",
+    "k_rope",
+    "v",
+    "q_scale",
+    "k_scale",
+    "v_scale",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+)
+"""All inputs that a kernel may have, in the order in which calls carry them."""
+
+_INT32_BYTES = 4
+
+
+class Layout(enum.Enum):
+    """How an argument may lie in memory."""
+
+    ROWS = "rows"
+    """A contiguous last axis, moved in units of the architecture's alignment; other axes have strides."""
+    ELEMENTS = "elements"
+    """Single elements at any strides that are not negative."""
+    CONTIGUOUS = "contiguous"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentRule:
     """One argument: `axes` are symbols (`total_q`, `heads`, ...) or numbers, without axes of fixed length 1.
 
-    Tensors have strides of their own and are moved in pieces of 16 bytes; all others are contiguous.
+    Its address, and the strides that it may have, are multiples of `align_bytes`.
     """
 
     name: str
     dtype: str
     axes: tuple[str, ...]
-    is_tensor: bool
+    layout: Layout
+    align_bytes: int
     is_output: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRules:
-    """The arguments that a kernel takes, and the numbers of its spec and launch."""
+    """The arguments that a kernel takes, and numbers of its spec; `softmax_scale` is the default."""
 
     arguments: tuple[ArgumentRule, ...]
-    dims: Mapping[str, int]
     group: int
     heads: int | None
-    block_m: int
-    grid_y_limit: int
-    align_bytes: int
     stride_limit_bytes: int
+    softmax_scale: float
 
     def find(self, name: str) -> ArgumentRule | None:
         return next((rule for rule in self.arguments if rule.name == name), None)
 
 
 def call_rules(plan: Plan) -> CallRules:
-    """The rules of a plan, from its arguments and the numbers of its spec and launch."""
-    spec, launch, limits = plan.spec, plan.variants[0].launch, ARCHS[plan.arch]
-    heads = spec["heads"]
+    """The rules of a plan, from its arguments and the numbers of its spec."""
+    heads, limits = plan.spec["heads"], ARCHS[plan.arch]
     return CallRules(
-        arguments=tuple(
-            ArgumentRule(
-                name=argument.name,
-                dtype=argument.dtype,
-                axes=tuple(axis for axis in argument.axes if axis != "1" or len(argument.axes) == 1),
-                is_tensor=argument.kind in ("tensor", "output") and argument.name != "lse",
-                is_output=argument.kind == "output",
-            )
-            for argument in plan.arguments
-        ),
-        dims=spec["dims"],
+        arguments=tuple(_rule(argument, limits.tensor_map_stride_step_bytes) for argument in plan.arguments),
         group=heads["group"],
         heads=None if heads["q"] == "any" else heads["q"],
-        block_m=launch.block_m,
-        grid_y_limit=launch.grid_y_limit,
-        align_bytes=limits.tensor_map_stride_step_bytes,
         stride_limit_bytes=limits.tensor_map_stride_limit_bytes,
+        softmax_scale=default_softmax_scale(plan.spec["dims"]),
+    )
+
+
+def _rule(argument: Argument, unit_bytes: int) -> ArgumentRule:
+    layout = Layout.CONTIGUOUS
+    if argument.kind in ("tensor", "output") and argument.name != "lse":
+        layout = Layout.ROWS
+    elif argument.kind == "scale":
+        layout = Layout.ELEMENTS
+    item_bytes = _INT32_BYTES if argument.dtype == "i32" else DTYPES[argument.dtype].bytes
+    return ArgumentRule(
+        name=argument.name,
+        dtype=argument.dtype,
+        axes=tuple(axis for axis in argument.axes if axis != "1" or len(argument.axes) == 1),
+        layout=layout,
+        align_bytes=unit_bytes if layout is Layout.ROWS else item_bytes,
+        is_output=argument.kind == "output",
     )

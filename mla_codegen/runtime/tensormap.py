@@ -1,25 +1,36 @@
-"""Tensor maps: what the driver's cuTensorMapEncodeTiled is asked for, and a cache of its answers."""
+"""Tensor maps in memory: encoded once for a form of tensor, then moved from address to address."""
 
 from __future__ import annotations
 
-import collections
 import ctypes
-import threading
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mla_codegen.dtypes import DTYPES
 from mla_codegen.errors import LaunchError
-from mla_codegen.plan.model import TensorMap
-from mla_codegen.runtime.driver import the_driver
-from mla_codegen.runtime.packing import TENSOR_MAP_BYTES
+
+TENSOR_MAP_BYTES = 128
+"""Bytes of a CUtensorMap."""
+TENSOR_MAP_ALIGN_BYTES = 64
+"""Alignment that the driver wants of the memory that it writes a map to, and the kernel of its parameter."""
 
 # Enumerators of cuda.h: CUtensorMapInterleave, ...Swizzle, ...L2promotion, ...FloatOOBfill.
 _INTERLEAVE_NONE = 0
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 _L2_PROMOTION_256B = 3
 _OOB_FILL_NONE = 0
-_ALIGN_BYTES = 64
+
+
+class TensorMapDriver(Protocol):
+    """The part of the driver that writes tensor maps; both calls give the driver's status."""
+
+    def encode_tiled(self, *arguments: object) -> int:
+        """cuTensorMapEncodeTiled."""
+
+    def replace_address(self, tensor_map: int, address: int) -> int:
+        """cuTensorMapReplaceAddress."""
+
+    def error_name(self, status: int) -> str:
+        """The name of a status."""
 
 
 class TensorMapRequest(NamedTuple):
@@ -43,68 +54,44 @@ class TensorMapRequest(NamedTuple):
         )
 
 
-EncodeFunction = Callable[[TensorMapRequest], bytes]
+class PlacedTensorMap:
+    """A tensor map at a fixed place in host memory, over a tensor whose address may change."""
 
-
-def request_for(
-    tensor_map: TensorMap, *, address: int, extents: tuple[int, ...], strides: tuple[int, ...]
-) -> TensorMapRequest:
-    """The request for one tensor map of the plan over the given memory."""
-    return TensorMapRequest(
-        tensor_map.name, tensor_map.dtype, address, extents, strides, tensor_map.box, tensor_map.swizzle_bytes
-    )
-
-
-def encode(request: TensorMapRequest) -> bytes:
-    """The 128 bytes, made by the driver; LaunchError with the whole request where it refuses."""
-    rank = len(request.extents)
-    # The driver writes to memory that is aligned to 64 bytes.
-    raw = ctypes.create_string_buffer(TENSOR_MAP_BYTES + _ALIGN_BYTES)
-    address = -(-ctypes.addressof(raw) // _ALIGN_BYTES) * _ALIGN_BYTES
-    driver = the_driver()
-    status = driver.encode_tiled(
-        address,
-        DTYPES[request.dtype].tensor_map_value,
-        rank,
-        request.address,
-        (ctypes.c_uint64 * rank)(*request.extents),
-        (ctypes.c_uint64 * rank)(*request.strides),
-        (ctypes.c_uint32 * rank)(*request.box),
-        (ctypes.c_uint32 * rank)(*(1 for _ in range(rank))),
-        _INTERLEAVE_NONE,
-        _SWIZZLES[request.swizzle_bytes],
-        _L2_PROMOTION_256B,
-        _OOB_FILL_NONE,
-    )
-    if status != 0:
-        name = driver.error_name(status)
-        raise LaunchError.single(
-            "tensor-map", f"cuTensorMapEncodeTiled gave {name} for the tensor map of {request.describe()}"
+    def __init__(self, driver: TensorMapDriver, place: int, request: TensorMapRequest) -> None:
+        """Encodes the map at address `place`; LaunchError with the whole request where the driver refuses."""
+        self._driver = driver
+        self._place = place
+        self._request = request
+        self._address = request.address
+        rank = len(request.extents)
+        status = driver.encode_tiled(
+            place,
+            DTYPES[request.dtype].tensor_map_value,
+            rank,
+            request.address,
+            (ctypes.c_uint64 * rank)(*request.extents),
+            (ctypes.c_uint64 * rank)(*request.strides),
+            (ctypes.c_uint32 * rank)(*request.box),
+            (ctypes.c_uint32 * rank)(*(1 for _ in range(rank))),
+            _INTERLEAVE_NONE,
+            _SWIZZLES[request.swizzle_bytes],
+            _L2_PROMOTION_256B,
+            _OOB_FILL_NONE,
         )
-    return ctypes.string_at(address, TENSOR_MAP_BYTES)
+        if status != 0:
+            self._refuse("cuTensorMapEncodeTiled", status, request)
 
+    def move_to(self, address: int) -> None:
+        """Describes the tensor at `address`; LaunchError with the whole request where the driver refuses."""
+        if address == self._address:
+            return
+        status = self._driver.replace_address(self._place, address)
+        if status != 0:
+            self._refuse("cuTensorMapReplaceAddress", status, self._request._replace(address=address))
+        self._address = address
 
-class TensorMapCache:
-    """Encoded tensor maps by device and request; the least recently used of more than `limit` is dropped."""
-
-    def __init__(self, encode_function: EncodeFunction = encode, *, limit: int = 1024) -> None:
-        self._encode = encode_function
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._maps: collections.OrderedDict[tuple[int, TensorMapRequest], bytes] = collections.OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._maps)
-
-    def get(self, device: int, request: TensorMapRequest) -> bytes:
-        """The map's 128 bytes, encoded at the first request only."""
-        key = (device, request)
-        with self._lock:
-            found = self._maps.get(key)
-            if found is None:
-                found = self._maps[key] = self._encode(request)
-                while len(self._maps) > self._limit:
-                    self._maps.popitem(last=False)
-            else:
-                self._maps.move_to_end(key)
-            return found
+    def _refuse(self, call: str, status: int, request: TensorMapRequest) -> None:
+        name = self._driver.error_name(status)
+        raise LaunchError.single(
+            "tensor-map", f"{call} gave {name} for the tensor map of {request.describe()}"
+        )

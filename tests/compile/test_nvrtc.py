@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,23 +12,20 @@ import pytest
 
 from mla_codegen.errors import CompileError
 from mla_codegen.plan.model import ParamField, Variant
-from mla_codegen.runtime import nvrtc
-from mla_codegen.runtime.cubin import check_against_plan, read_cubin
+from mla_codegen.resources import primitives_folder
+from mla_codegen.runtime import nvrtc_library
+from mla_codegen.runtime.cubin import check_against_plan
+from mla_codegen.runtime.elf import read_cubin
 from mla_codegen.runtime.nvrtc import compile_options, compile_source
+from tests.compile.support import nvrtc_missing
 from tests.unit.plan_fixture import make_plan
 
-TYPES = Path(nvrtc.__file__).parents[1] / "primitives" / "device" / "types.cuh"
+TYPES = primitives_folder() / "device" / "types.cuh"
 
 
-def _missing() -> str | None:
-    try:
-        nvrtc.find_nvrtc("sm_100f")
-    except CompileError as error:
-        return error.diagnostics[0].message
-    return None
-
-
-pytestmark = pytest.mark.skipif(_missing() is not None, reason=f"needs NVRTC: {_missing()}")
+pytestmark = pytest.mark.skipif(
+    nvrtc_missing("sm_100f") is not None, reason=f"needs NVRTC: {nvrtc_missing('sm_100f')}"
+)
 
 TINY = """
 struct Params { float* out; i64 stride; u32 count; };
@@ -143,25 +141,25 @@ def test_an_unknown_target_is_named_with_the_library() -> None:
 
 
 def test_a_compiler_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = nvrtc.find_nvrtc("sm_90a")
+    real = nvrtc_library.find_nvrtc("sm_90a")
 
-    class Old(nvrtc.Nvrtc):
+    class Old(nvrtc_library.Nvrtc):
         def __init__(self, path: str) -> None:
             self.path, self.version = path, (12, 8)
 
-    monkeypatch.setattr(nvrtc, "library_paths", lambda: iter([real.path]))
-    monkeypatch.setattr(nvrtc, "_load", Old)
+    monkeypatch.setattr(nvrtc_library, "library_paths", lambda: iter([real.path]))
+    monkeypatch.setattr(nvrtc_library, "_load", Old)
     with pytest.raises(CompileError) as caught:
-        nvrtc.find_nvrtc("sm_100f")
+        nvrtc_library.find_nvrtc("sm_100f")
     assert str(caught.value).startswith(
         f"error[nvrtc-too-old]: sm_100f needs NVRTC 12.9 or newer, found NVRTC 12.8 ({real.path})\n"
     )
 
 
 def test_a_missing_compiler_gives_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "library_paths", lambda: iter(["libnvrtc_that_is_not_there.so"]))
+    monkeypatch.setattr(nvrtc_library, "library_paths", lambda: iter(["libnvrtc_that_is_not_there.so"]))
     with pytest.raises(CompileError) as caught:
-        nvrtc.find_nvrtc("sm_90a")
+        nvrtc_library.find_nvrtc("sm_90a")
     assert str(caught.value) == (
         "error[nvrtc-missing]: no NVRTC library found to compile for sm_90a\n"
         "  help: install the extra mla-codegen[cuda13] (or mla-codegen[cuda12] for a driver of CUDA 12)"
@@ -169,8 +167,6 @@ def test_a_missing_compiler_gives_one_sentence(monkeypatch: pytest.MonkeyPatch) 
 
 
 def tiny_variant(*, registers: int, barriers: int, params: tuple[tuple[str, str], ...]) -> Variant:
-    import dataclasses
-
     variant = make_plan().variants[0]
     launch = dataclasses.replace(variant.launch, launch_registers=registers, reported_barriers=barriers)
     fields = tuple(ParamField(ctype=ctype, name=name, comment="") for ctype, name in params)

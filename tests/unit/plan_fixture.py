@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import math
+import struct
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -26,7 +28,8 @@ from mla_codegen.plan.model import (
     TensorMap,
     Variant,
 )
-from mla_codegen.runtime.arrays import ArrayView
+from mla_codegen.runtime.arrays import ArrayForm, array_form
+from mla_codegen.runtime.packing import ParamsLayout, params_layout
 
 TOTAL_Q, TOTAL_K, HEADS, BATCH = 70, 90, 8, 2
 SEQUENCES = {"cu_seqlens_q": [0, 30, 70], "cu_seqlens_k": [0, 50, 90]}
@@ -56,8 +59,10 @@ _PARAMS = (
     ("u32", "q_rope_head_step"),
     ("u32", "k_nope_head_step"),
     ("u32", "v_head_step"),
-    ("i32", "q_scale_first"),
-    ("i32", "k_scale_first"),
+    ("const float*", "q_scale"),
+    ("const float*", "k_scale"),
+    ("i64", "q_scale_token_stride"),
+    ("i64", "k_scale_token_stride"),
     ("float", "scale_log2"),
 )
 
@@ -125,11 +130,11 @@ def _variant(*, scaled: bool, debug: bool) -> Variant:
                 blank(Role, {"name": name, "first_warp": first, "num_warps": count})
                 for name, first, count in roles
             ),
-            "tensor_maps": tuple(_maps(scaled=scaled)),
+            "tensor_maps": tuple(_maps()),
             "params": tuple(
                 ParamField(ctype=ctype, name=name, comment="")
                 for ctype, name in _PARAMS
-                if scaled or "_scale_" not in name
+                if scaled or not name.startswith(("q_scale", "k_scale"))
             ),
             "launch": launch,
         },
@@ -137,7 +142,7 @@ def _variant(*, scaled: bool, debug: bool) -> Variant:
     return variant
 
 
-def _maps(*, scaled: bool) -> Iterator[TensorMap]:
+def _maps() -> Iterator[TensorMap]:
     for argument, dtype, rows, width in (
         ("q_nope", "e4m3", 64, 128),
         ("q_rope", "bf16", 64, 64),
@@ -147,10 +152,6 @@ def _maps(*, scaled: bool) -> Iterator[TensorMap]:
     ):
         given = {"axes": ("depth", "tokens", "heads"), "box": (width, rows, 1), "swizzle_bytes": 128}
         yield blank(TensorMap, {"name": f"{argument}_map", "argument": argument, "dtype": dtype, **given})
-    for argument, rows in (("q_scale", 64), ("k_scale", 32)):
-        given = {"axes": ("tokens",), "box": (rows,), "dtype": "f32", "argument": argument}
-        if scaled:
-            yield blank(TensorMap, {"name": f"{argument}_map", **given})
 
 
 class DeviceArray:
@@ -201,35 +202,45 @@ def good_arrays(*, scaled: bool = True, batch: int = BATCH) -> dict[str, np.ndar
     return arrays
 
 
-def good_views(*, device: int = 0) -> dict[str, ArrayView]:
-    """Views of a legal call at made-up addresses, outputs included."""
-    views = {}
-    for number, (name, array) in enumerate(good_arrays().items()):
-        views[name] = ArrayView(
-            (number + 1) << 20,
-            array.shape,
-            array.strides,
-            1,
-            array.itemsize,
-            array.dtype.name,
-            device,
-            "fake",
-        )
-    return views
+def good_forms() -> dict[str, ArrayForm]:
+    """Forms of a legal call on device 0, outputs included."""
+    return {
+        name: array_form(array.shape, array.strides, array.itemsize, array.dtype.name, 0, "fake")
+        for name, array in good_arrays().items()
+    }
+
+
+class MapRequest(typing.NamedTuple):
+    """What a tensor map was encoded from, as numbers."""
+
+    dtype: int
+    address: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
 
 
 class FakeDriver:
     """Records what the runtime asks of the driver; device memory is host memory."""
 
     def __init__(
-        self, *, capability: tuple[int, int] = (9, 0), devices: Mapping[int, int] | None = None
+        self,
+        *,
+        capability: tuple[int, int] = (9, 0),
+        devices: Mapping[int, int] | None = None,
+        plan: Plan | None = None,
     ) -> None:
+        """`devices` by address, 0 for all others; `plan` is the one whose Params launches carry."""
+        self.layout = params_layout((plan or make_plan()).variants[0].params)
         self.capability = capability
         self.devices = devices or {}
         self.current = 0
         self.calls: list[tuple[object, ...]] = []
-        self.launches: list[tuple[object, ...]] = []
+        self.requests: list[MapRequest] = []
+        self.launches: list[Launched] = []
         self.status = 0
+        self.encode_status = 0
 
     def compute_capability(self, device: int) -> tuple[int, int]:
         return self.capability
@@ -275,9 +286,26 @@ class FakeDriver:
         self.calls.append(("copy", target, data))
 
     def copy_to_host(self, target: int, source: int, size_bytes: int, stream: int) -> None:
-        import ctypes
-
         ctypes.memmove(target, source, size_bytes)
+
+    def gather_to_host(
+        self, target: int, source: int, item_bytes: int, stride_bytes: int, count: int, stream: int
+    ) -> None:
+        for index in range(count):
+            ctypes.memmove(target + index * item_bytes, source + index * stride_bytes, item_bytes)
+
+    def encode_tiled(self, place: int, *arguments: Any) -> int:
+        """Writes the address and the number of the request where the real driver writes its 128 bytes."""
+        assert place % 64 == 0
+        dtype, _, address, extents, strides, box, _, _, swizzle, _, _ = arguments
+        outer = tuple(strides)[: len(extents) - 1]
+        self.requests.append(MapRequest(dtype, address, tuple(extents), outer, tuple(box), swizzle))
+        ctypes.memmove(place, struct.pack("<QQ", address, len(self.requests) - 1), 16)
+        return self.encode_status
+
+    def replace_address(self, place: int, address: int) -> int:
+        ctypes.memmove(place, struct.pack("<Q", address), 8)
+        return self.encode_status
 
     def synchronize_stream(self, stream: int) -> None:
         self.calls.append(("synchronize", stream))
@@ -292,5 +320,24 @@ class FakeDriver:
         assert status == 0, what
 
     def launch_kernel(self, *arguments: object) -> int:
-        self.launches.append((self.current, *arguments))
+        self.launches.append(Launched(self.current, arguments, self.layout))
         return 0
+
+
+class Launched:
+    """A launch as the driver saw it, with copies of the kernel's arguments."""
+
+    def __init__(self, device: int, arguments: tuple[Any, ...], layout: ParamsLayout) -> None:
+        self.device = device
+        self.function, *grid, self.threads, self.y, self.z, self.smem_bytes, self.stream = arguments[:9]
+        self.grid = tuple(grid)
+        *maps, params = arguments[9]
+        # Per tensor map the address that it describes, and which request it was encoded from.
+        self.maps = [struct.unpack("<QQ", ctypes.string_at(place, 16)) for place in maps]
+        self.params = layout.unpack(ctypes.string_at(params, layout.size_bytes))
+        self.extra = arguments[10]
+
+    def key(self) -> tuple[object, ...]:
+        """All but the arguments."""
+        sizes = (self.threads, self.y, self.z, self.smem_bytes)
+        return (self.device, self.function, self.grid, *sizes, self.stream)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,6 @@ import pytest
 
 from mla_codegen.errors import LaunchError
 from mla_codegen.runtime.kernel import Kernel
-from mla_codegen.runtime.packing import params_layout
-from mla_codegen.runtime.tensormap import TensorMapCache, TensorMapRequest
 from tests.unit.plan_fixture import (
     HEADS,
     TOTAL_K,
@@ -42,20 +38,11 @@ class StubBuild:
         return self
 
 
-def make_kernel(
-    *, scaled: bool = True, driver: FakeDriver | None = None
-) -> tuple[Kernel, FakeDriver, list[Any]]:
-    """A kernel on a fake driver, and the list of its tensor-map requests."""
-    driver = driver or FakeDriver()
-    kernel = Kernel(make_plan(scaled=scaled), "// source", StubBuild(), driver=driver)  # type: ignore[arg-type]
-    requests: list[TensorMapRequest] = []
-
-    def encode(request: TensorMapRequest) -> bytes:
-        requests.append(request)
-        return bytes([len(requests)]) * 128
-
-    kernel._dispatcher._maps = TensorMapCache(encode)
-    return kernel, driver, requests
+def make_kernel(*, scaled: bool = True, driver: FakeDriver | None = None) -> tuple[Kernel, FakeDriver]:
+    """A kernel on a fake driver."""
+    plan = make_plan(scaled=scaled)
+    driver = driver or FakeDriver(plan=plan)
+    return Kernel(plan, "// source", StubBuild(), driver=driver), driver  # type: ignore[arg-type]
 
 
 def good_call(*, scaled: bool = True) -> Call:
@@ -127,7 +114,9 @@ WRONG: dict[str, Callable[[Call], None]] = {
     "token_stride_negative": strided("k_nope", (TOTAL_K, HEADS, 128), (-1024, 128, 1)),
     "stride_huge": strided("v", (TOTAL_K, HEADS, 128), (2**40, 128, 1)),
     "head_stride_zero_out": strided("out", (TOTAL_Q, HEADS, 128), (2048, 0, 2)),
-    "scale_not_contiguous": strided("k_scale", (TOTAL_K,), (8,)),
+    "scale_stride": strided("k_scale", (TOTAL_K,), (6,)),
+    "scale_stride_negative": strided("q_scale", (TOTAL_Q,), (-4,)),
+    "cu_seqlens_not_contiguous": strided("cu_seqlens_k", (3,), (8,)),
     "scale_missing": pass_as("q_scale", None),
     "scale_not_declared": pass_as("v_scale", DeviceArray(np.zeros(TOTAL_K, np.float32), pointer=1 << 30)),
     "q_rope_missing": pass_as("q_rope", None),
@@ -148,7 +137,7 @@ WRONG: dict[str, Callable[[Call], None]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_argument(name: str) -> None:
-    kernel, driver, _ = make_kernel()
+    kernel, driver = make_kernel()
     call = good_call()
     WRONG[name](call)
     if name == "tokens_too_many":
@@ -172,7 +161,7 @@ def test_every_stored_message_has_a_test() -> None:
 
 
 def test_scale_is_refused_by_a_spec_without_scales() -> None:
-    kernel, driver, _ = make_kernel(scaled=False)
+    kernel, driver = make_kernel(scaled=False)
     call = good_call(scaled=False)
     call["q_scale"] = DeviceArray(np.zeros(TOTAL_Q, np.float32), pointer=1 << 30)
     with pytest.raises(LaunchError) as caught:
@@ -183,7 +172,7 @@ def test_scale_is_refused_by_a_spec_without_scales() -> None:
 
 def test_arrays_on_two_devices_are_refused() -> None:
     call = good_call()
-    kernel, driver, _ = make_kernel(driver=FakeDriver(devices={call["k_nope"].pointer: 1}))
+    kernel, driver = make_kernel(driver=FakeDriver(devices={call["k_nope"].pointer: 1}))
     with pytest.raises(LaunchError) as caught:
         kernel(**call)
     assert str(caught.value) + "\n" == (MESSAGES / "launch_device.txt").read_text()
@@ -191,7 +180,7 @@ def test_arrays_on_two_devices_are_refused() -> None:
 
 
 def test_unsupported_gpu_is_refused_before_anything_is_built() -> None:
-    kernel, driver, _ = make_kernel(driver=FakeDriver(capability=(8, 9)))
+    kernel, driver = make_kernel(driver=FakeDriver(capability=(8, 9)))
     kernel._dispatcher._build = None  # type: ignore[assignment]
     with pytest.raises(LaunchError) as caught:
         kernel(**good_call())
@@ -200,7 +189,7 @@ def test_unsupported_gpu_is_refused_before_anything_is_built() -> None:
 
 
 def test_several_faults_come_together() -> None:
-    kernel, _, _ = make_kernel()
+    kernel, _ = make_kernel()
     call = good_call()
     zeros("q_rope", (TOTAL_Q - 1, HEADS, 64), "u2")(call)
     zeros("v", (TOTAL_K, HEADS, 64), "u1")(call)
@@ -209,27 +198,19 @@ def test_several_faults_come_together() -> None:
     assert [fault.code for fault in caught.value.diagnostics] == ["shape", "shape"]
 
 
-def params_of(kernel: Kernel, launch: tuple[Any, ...]) -> dict[str, Any]:
-    """The members of Params as the launch passes them."""
-    addresses = launch[10]
-    layout = params_layout(kernel._variant.params)
-    data = ctypes.string_at(addresses[len(addresses) - 1], layout.size_bytes)
-    return dict(zip(layout.names, struct.unpack(layout.format, data), strict=True))
-
-
 def test_launch_carries_grid_maps_and_params() -> None:
-    kernel, driver, requests = make_kernel()
+    kernel, driver = make_kernel()
     call = good_call()
     call["q_scale"].pointer += 4
-    call["k_scale"].pointer += 12
+    strided("k_scale", (TOTAL_K,), (12,))(call)
     assert kernel(**call, stream=77) is call["out"]
     (launch,) = driver.launches
-    context, function, *grid, threads, y, z, smem_bytes, stream, addresses, extra = launch
-    assert (context, function, grid) == (0, 8, [HEADS, 2, 1])
-    assert (threads, y, z, smem_bytes, stream, extra) == (384, 1, 1, 5120, 77, None)
-    maps = [ctypes.string_at(addresses[index], 128) for index in range(7)]
-    assert maps == [bytes([index]) * 128 for index in range(1, 8)]
-    params = params_of(kernel, launch)
+    assert (launch.device, launch.function, launch.grid) == (0, 8, (HEADS, 2, 1))
+    assert (launch.threads, launch.y, launch.z, launch.smem_bytes) == (384, 1, 1, 5120)
+    assert (launch.stream, launch.extra) == (77, None)
+    mapped = ("q_nope", "q_rope", "k_nope", "k_rope", "v")
+    assert launch.maps == [(call[name].pointer, number) for number, name in enumerate(mapped)]
+    params = dict(launch.params)
     assert params.pop("scale_log2") == pytest.approx(math.log2(math.e) / math.sqrt(192), rel=1e-6)
     assert params == {
         "out": call["out"].pointer,
@@ -244,22 +225,96 @@ def test_launch_carries_grid_maps_and_params() -> None:
         "q_rope_head_step": 1,
         "k_nope_head_step": 1,
         "v_head_step": 1,
-        "q_scale_first": 1,
-        "k_scale_first": 3,
+        "q_scale": call["q_scale"].pointer,
+        "k_scale": call["k_scale"].pointer,
+        "q_scale_token_stride": 1,
+        "k_scale_token_stride": 3,
     }
-    assert requests[3].extents == (64, TOTAL_K, 1)
-    assert (requests[5].address % 16, requests[5].extents) == (0, (TOTAL_Q + 1,))
-    assert (requests[6].address % 16, requests[6].extents) == (0, (TOTAL_K + 3,))
+    assert driver.requests[3].extents == (64, TOTAL_K, 1)
 
 
 def test_a_second_call_encodes_and_loads_nothing() -> None:
-    kernel, driver, requests = make_kernel()
+    kernel, driver = make_kernel()
     call = good_call()
     kernel(**call)
-    before = (len(requests), list(driver.calls))
+    before = (len(driver.requests), list(driver.calls))
     kernel(**call)
-    assert (len(requests), list(driver.calls)) == before
+    assert (len(driver.requests), list(driver.calls)) == before
     assert len(driver.launches) == 2
+
+
+def test_new_addresses_encode_nothing_and_reach_the_kernel() -> None:
+    kernel, driver = make_kernel()
+    call = good_call()
+    kernel(**call)
+    moved = {
+        name: DeviceArray(value.array, pointer=value.pointer + (1 << 30))
+        for name, value in call.items()
+        if isinstance(value, DeviceArray)
+    }
+    kernel(**{**call, **moved})
+    kernel(**call)
+    assert len(driver.requests) == 5
+    first, second, third = driver.launches
+    assert [address for address, _ in second.maps] == [address + (1 << 30) for address, _ in first.maps]
+    for name in ("out", "cu_seqlens_q", "cu_seqlens_k", "q_scale", "k_scale"):
+        assert second.params[name] == moved[name].pointer
+    assert (third.maps, third.params) == (first.maps, first.params)
+
+
+@pytest.mark.parametrize("name", ["base", "base_out", "base_scale"])
+def test_an_address_is_checked_at_every_call(name: str) -> None:
+    kernel, driver = make_kernel()
+    call = good_call()
+    kernel(**call)
+    WRONG[name](call)
+    with pytest.raises(LaunchError) as caught:
+        kernel(**call)
+    assert str(caught.value) + "\n" == (MESSAGES / f"launch_{name}.txt").read_text()
+    assert len(driver.launches) == 1
+
+
+def test_a_device_is_asked_for_at_every_call() -> None:
+    kernel, driver = make_kernel()
+    call = good_call()
+    kernel(**call)
+    driver.devices = {call["k_nope"].pointer: 1}
+    with pytest.raises(LaunchError, match="k_nope is on device 1, q_nope is on device 0"):
+        kernel(**call)
+    driver.devices = {call["out"].pointer: 1}
+    with pytest.raises(LaunchError, match="out is on device 1, the inputs are on device 0"):
+        kernel(**call)
+    assert len(driver.launches) == 1
+
+
+def test_threads_have_arguments_of_their_own() -> None:
+    kernel, driver = make_kernel()
+    calls = [good_call() for _ in range(2)]
+    move("q_nope", 1 << 30)(calls[1])
+    inner = driver.launch_kernel
+
+    def launch_within_a_launch(*arguments: Any) -> int:
+        driver.launch_kernel = inner  # type: ignore[method-assign]
+        kernel(**calls[1])
+        return inner(*arguments)
+
+    driver.launch_kernel = launch_within_a_launch  # type: ignore[method-assign]
+    kernel(**calls[0])
+    second, first = driver.launches
+    assert (first.maps[0][0], second.maps[0][0]) == (calls[0]["q_nope"].pointer, calls[1]["q_nope"].pointer)
+
+
+def test_a_refused_tensor_map_is_shown_whole() -> None:
+    kernel, driver = make_kernel()
+    driver.encode_status = 1
+    with pytest.raises(LaunchError) as caught:
+        kernel(**good_call())
+    assert str(caught.value) == (
+        "error[tensor-map]: cuTensorMapEncodeTiled gave CUDA_ERROR_1 for the tensor map of q_nope_map: "
+        "CU_TENSOR_MAP_DATA_TYPE_UINT8, rank 3, address 0x100000, extents [128, 70, 8], strides [1024, 128] "
+        "B, box [128, 64, 1], element strides [1, 1, 1], swizzle 128 B, L2 promotion 256 B"
+    )
+    assert not driver.launches
 
 
 @pytest.mark.parametrize(
@@ -267,32 +322,32 @@ def test_a_second_call_encodes_and_loads_nothing() -> None:
     [("softmax_scale", 0.5), ("max_seqlen_q", 100), ("stream", 5)],
 )
 def test_no_scalar_is_frozen_by_an_earlier_call(field: str, value: object) -> None:
-    kernel, driver, _ = make_kernel()
+    kernel, driver = make_kernel()
     call = good_call()
     kernel(**call)
     kernel(**{**call, field: value})
-    fresh, other_driver, _ = make_kernel()
+    fresh, other_driver = make_kernel()
     fresh(**{**call, field: value})
-    assert params_of(kernel, driver.launches[1]) == params_of(fresh, other_driver.launches[0])
-    assert driver.launches[1][:10] == other_driver.launches[0][:10]
-    assert params_of(kernel, driver.launches[1]) != params_of(kernel, driver.launches[0]) or field == "stream"
+    assert driver.launches[1].params == other_driver.launches[0].params
+    assert driver.launches[1].key() == other_driver.launches[0].key()
+    assert driver.launches[1].params != driver.launches[0].params or field == "stream"
 
 
 def test_shared_heads_have_step_zero_and_extent_one() -> None:
-    kernel, driver, requests = make_kernel()
+    kernel, driver = make_kernel()
     call = good_call()
     strided("k_nope", (TOTAL_K, HEADS, 128), (128, 0, 1))(call)
     strided("k_rope", (TOTAL_K, HEADS, 64), (128, 0, 2))(call)
     kernel(**call)
-    params = params_of(kernel, driver.launches[0])
+    params = driver.launches[0].params
     assert (params["k_nope_head_step"], params["v_head_step"]) == (0, 1)
-    assert requests[2].extents == (128, TOTAL_K, 1)
-    assert requests[2].strides == (128, 128)
-    assert requests[3].extents == (64, TOTAL_K, 1)
+    assert driver.requests[2].extents == (128, TOTAL_K, 1)
+    assert driver.requests[2].strides == (128, 128)
+    assert driver.requests[3].extents == (64, TOTAL_K, 1)
 
 
 def test_no_keys_give_maps_of_extent_one_at_a_valid_address() -> None:
-    kernel, driver, requests = make_kernel()
+    kernel, driver = make_kernel()
     call = good_call()
     for name, shape in (
         ("k_nope", (0, HEADS, 128)),
@@ -304,26 +359,26 @@ def test_no_keys_give_maps_of_extent_one_at_a_valid_address() -> None:
         call[name].pointer = 0
     kernel(**call)
     assert len(driver.launches) == 1
-    for request in (requests[2], requests[3], requests[4], requests[6]):
+    for request in driver.requests[2:]:
         assert request.address == call["q_nope"].pointer
         assert set(request.extents[1:]) <= {1} and request.extents[0] in (1, 64, 128)
 
 
 def test_lengths_of_one_may_have_any_stride() -> None:
-    kernel, driver, requests = make_kernel()
+    kernel, driver = make_kernel()
     call = good_call()
     for name, width, item in (("q_nope", 128, 1), ("q_rope", 64, 2), ("out", 128, 2)):
         strided(name, (1, HEADS, width), (3, width * item, item))(call)
     replace("q_scale", lambda array: array[:1])(call)
     kernel(**call)
     assert len(driver.launches) == 1
-    assert requests[0].extents == (128, 1, HEADS)
-    assert requests[0].strides == (128, 128)
+    assert driver.requests[0].extents == (128, 1, HEADS)
+    assert driver.requests[0].strides == (128, 128)
 
 
 @pytest.mark.parametrize("empty", ["batch", "queries", "capacity"])
 def test_nothing_is_launched_for_nothing(empty: str) -> None:
-    kernel, driver, _ = make_kernel()
+    kernel, driver = make_kernel()
     call = good_call()
     if empty == "batch":
         for name in ("cu_seqlens_q", "cu_seqlens_k"):
@@ -338,26 +393,26 @@ def test_nothing_is_launched_for_nothing(empty: str) -> None:
 
 
 def test_batch_beyond_the_grid_goes_to_z() -> None:
-    kernel, driver, _ = make_kernel()
+    kernel, driver = make_kernel()
     call = good_call()
     for name in ("cu_seqlens_q", "cu_seqlens_k"):
         zeros(name, (70_001,), "i4")(call)
     kernel(**call)
-    assert driver.launches[0][2:5] == (HEADS, 65535, 2)
+    assert driver.launches[0].grid == (HEADS, 65535, 2)
 
 
 def test_launch_on_the_arrays_device_restores_the_current_one() -> None:
     call = good_call()
     devices = {array.pointer: 1 for array in call.values() if isinstance(array, DeviceArray)}
-    kernel, driver, _ = make_kernel(driver=FakeDriver(devices=devices))
+    kernel, driver = make_kernel(driver=FakeDriver(devices=devices))
     kernel(**call)
-    assert driver.launches[0][0] == 1
+    assert driver.launches[0].device == 1
     assert driver.calls[0] == ("load", 1)
     assert driver.current == 0
 
 
 def test_check_accepts_right_contents_with_one_synchronisation() -> None:
-    kernel, driver, _ = make_kernel()
+    kernel, driver = make_kernel()
     call = {name: DeviceArray(array) for name, array in good_arrays().items()}
     kernel(**call, max_seqlen_q=40, check=True, stream=9)
     assert [entry for entry in driver.calls if entry[0] == "synchronize"] == [("synchronize", 9)]
@@ -374,7 +429,7 @@ def test_check_accepts_right_contents_with_one_synchronisation() -> None:
     ],
 )
 def test_check_refuses_wrong_lengths(name: str, values: list[int], said: str) -> None:
-    kernel, driver, _ = make_kernel()
+    kernel, driver = make_kernel()
     arrays = good_arrays()
     arrays[name][:] = values
     call = {key: DeviceArray(array) for key, array in arrays.items()}
@@ -384,20 +439,37 @@ def test_check_refuses_wrong_lengths(name: str, values: list[int], said: str) ->
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-def test_check_refuses_wrong_scales(value: float) -> None:
-    kernel, driver, _ = make_kernel()
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_check_refuses_wrong_scales(value: float, step: int) -> None:
+    kernel, driver = make_kernel()
     arrays = good_arrays()
-    arrays["k_scale"][17] = value
+    spread = np.full((TOTAL_K, step), math.nan, np.float32)
+    spread[:, 0] = 1.0
+    arrays["k_scale"] = spread[:, 0]
     call = {key: DeviceArray(array) for key, array in arrays.items()}
+    kernel(**call, max_seqlen_q=40, check=True)
+    spread[17, 0] = value
     with pytest.raises(
         LaunchError, match=rf"k_scale is {value} at \[17\], a finite number of at least 0 is needed"
     ):
         kernel(**call, max_seqlen_q=40, check=True)
-    assert not driver.launches
+    assert len(driver.launches) == 1
+
+
+def test_one_scale_for_all_tokens_has_stride_zero() -> None:
+    kernel, driver = make_kernel()
+    arrays = good_arrays()
+    arrays["q_scale"] = np.broadcast_to(np.array([0.5], np.float32), (TOTAL_Q,))
+    call = {key: DeviceArray(array) for key, array in arrays.items()}
+    kernel(**call, max_seqlen_q=40, check=True)
+    assert driver.launches[0].params["q_scale_token_stride"] == 0
+    call["q_scale"] = DeviceArray(np.broadcast_to(np.array([-0.5], np.float32), (TOTAL_Q,)))
+    with pytest.raises(LaunchError, match=r"q_scale is -0.5 at \[0\]"):
+        kernel(**call, max_seqlen_q=40, check=True)
 
 
 def test_plan_and_spec_are_read_only() -> None:
-    kernel, _, _ = make_kernel()
+    kernel, _ = make_kernel()
     assert kernel.spec["dims"]["rope"] == 64
     assert kernel.plan["variants"][0]["entry"] == "tiny"
     with pytest.raises(TypeError):
@@ -409,7 +481,7 @@ def test_plan_and_spec_are_read_only() -> None:
 
 
 def test_warmup_loads_once() -> None:
-    kernel, driver, _ = make_kernel()
+    kernel, driver = make_kernel()
     kernel.warmup()
     kernel.warmup()
     kernel(**good_call())

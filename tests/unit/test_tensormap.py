@@ -1,76 +1,46 @@
-"""Requests for tensor maps, and the cache of encoded ones."""
+"""Tensor maps: what the driver is asked for, and the layout of Params."""
 
 from __future__ import annotations
 
+import ctypes
+import dataclasses
+
 import pytest
 
+from mla_codegen.errors import LaunchError
 from mla_codegen.runtime.launch import map_request
 from mla_codegen.runtime.packing import params_layout
-from mla_codegen.runtime.tensormap import TensorMapCache, TensorMapRequest
-from tests.unit.plan_fixture import HEADS, TOTAL_Q, good_views, make_plan
+from mla_codegen.runtime.tensormap import PlacedTensorMap, TensorMapRequest
+from tests.unit.plan_fixture import HEADS, TOTAL_Q, FakeDriver, MapRequest, good_forms, make_plan
 
 REQUEST = TensorMapRequest("q_nope_map", "e4m3", 4096, (128, 70, 8), (1024, 128), (128, 64, 1), 128)
 
 
-class StubEncoder:
-    """Counts what it is asked for."""
-
-    def __init__(self) -> None:
-        self.requests: list[TensorMapRequest] = []
-
-    def __call__(self, request: TensorMapRequest) -> bytes:
-        self.requests.append(request)
-        return len(self.requests).to_bytes(128, "little")
-
-
 def test_request_follows_the_plan() -> None:
-    views = good_views()
     (q_nope, *_) = make_plan().variants[0].tensor_maps
-    request = map_request(q_nope, views)
-    assert request == REQUEST._replace(address=views["q_nope"].pointer, extents=(128, TOTAL_Q, HEADS))
+    request = map_request(q_nope, good_forms()["q_nope"], 4096)
+    assert request == REQUEST._replace(extents=(128, TOTAL_Q, HEADS))
 
 
 def test_request_of_a_slice_keeps_its_strides() -> None:
-    views = good_views()
-    views["q_nope"] = views["q_nope"]._replace(strides=(HEADS * 192 * 2, 192 * 2, 2), item_bytes=2)
-    request = map_request(make_plan().variants[0].tensor_maps[0], views)
+    form = dataclasses.replace(good_forms()["q_nope"], strides=(HEADS * 192 * 2, 192 * 2, 2), item_bytes=2)
+    request = map_request(make_plan().variants[0].tensor_maps[0], form, 4096)
     assert request.strides == (HEADS * 384, 384)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        REQUEST._replace(address=8192),
-        REQUEST._replace(extents=(128, 71, 8)),
-        REQUEST._replace(strides=(2048, 128)),
-        REQUEST._replace(box=(128, 32, 1)),
-        REQUEST._replace(swizzle_bytes=64),
-        REQUEST._replace(dtype="bf16"),
-    ],
-)
-def test_every_difference_is_another_entry(other: TensorMapRequest) -> None:
-    encoder = StubEncoder()
-    maps = TensorMapCache(encoder)
-    first = maps.get(0, REQUEST)
-    assert maps.get(0, other) != first
-    assert maps.get(1, REQUEST) != first
-    assert maps.get(0, REQUEST) == first
-    assert len(encoder.requests) == 3
-
-
-def test_cache_is_bounded_and_drops_the_least_recently_used() -> None:
-    encoder = StubEncoder()
-    maps = TensorMapCache(encoder, limit=2)
-    requests = [REQUEST._replace(address=16 * number) for number in range(3)]
-    maps.get(0, requests[0])
-    maps.get(0, requests[1])
-    maps.get(0, requests[0])
-    maps.get(0, requests[2])
-    assert len(maps) == 2
-    maps.get(0, requests[0])
-    assert len(encoder.requests) == 3
-    maps.get(0, requests[1])
-    assert len(encoder.requests) == 4
+def test_a_map_is_encoded_once_and_moved() -> None:
+    driver = FakeDriver()
+    raw = ctypes.create_string_buffer(192)
+    place = -(-ctypes.addressof(raw) // 64) * 64
+    tensor_map = PlacedTensorMap(driver, place, REQUEST)
+    assert driver.requests == [MapRequest(0, 4096, (128, 70, 8), (1024, 128), (128, 64, 1), 3)]
+    tensor_map.move_to(8192)
+    assert ctypes.string_at(place, 8) == (8192).to_bytes(8, "little")
+    driver.encode_status = 1
+    tensor_map.move_to(8192)
+    with pytest.raises(LaunchError, match=r"cuTensorMapReplaceAddress gave CUDA_ERROR_1 .* address 0x3000"):
+        tensor_map.move_to(0x3000)
+    assert len(driver.requests) == 1
 
 
 def test_description_has_the_whole_request() -> None:
@@ -82,7 +52,8 @@ def test_description_has_the_whole_request() -> None:
 
 def test_params_have_natural_alignment() -> None:
     layout = params_layout(make_plan().variants[0].params)
-    # Three pointers, two i64, nine 4-byte members and a float: 24 + 16 + 40.
-    assert layout.size_bytes == 80
-    with_hole = params_layout(make_plan(scaled=False).variants[0].params)
-    assert (with_hole.format, with_hole.size_bytes) == ("<QQQqqiiiIIIIf", 72)
+    # Three pointers, two i64, seven of 4 bytes, a hole, two pointers, two i64, a float, a hole.
+    assert layout.size_bytes == 24 + 16 + 28 + 4 + 16 + 16 + 4 + 4
+    assert (layout.offsets["q_scale"], layout.offsets["scale_log2"]) == (72, 104)
+    unscaled = params_layout(make_plan(scaled=False).variants[0].params)
+    assert (unscaled.format, unscaled.size_bytes) == ("<QQQqqiiiIIIIf", 72)

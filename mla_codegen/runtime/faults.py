@@ -1,0 +1,102 @@
+"""What can be wrong with one argument: its dtype, rank, shape, address and strides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from mla_codegen.dtypes import DTYPES
+from mla_codegen.errors import Diagnostic
+from mla_codegen.runtime.arrays import ArrayForm, ArrayView
+from mla_codegen.runtime.rules import ArgumentRule, Layout
+
+
+def fault(code: str, message: str, help_text: str | None = None) -> Diagnostic:
+    return Diagnostic(code=code, message=message, help=help_text)
+
+
+def type_faults(rule: ArgumentRule, form: ArrayForm) -> Iterator[Diagnostic]:
+    """Another dtype or another rank than the rule says."""
+    names = ("int32",) if rule.dtype == "i32" else DTYPES[rule.dtype].accepted_names()
+    if form.dtype not in names:
+        message = f"{rule.name} has dtype {form.dtype}, {rule.dtype} is needed ({' or '.join(names)})"
+        yield fault("dtype", message, f"convert {rule.name}, or build a spec for its dtype")
+    if len(form.shape) != len(rule.axes):
+        yield fault(
+            "rank",
+            f"{rule.name} has shape {list(form.shape)} of rank {len(form.shape)}, "
+            f"[{', '.join(rule.axes)}] of rank {len(rule.axes)} is needed",
+            f"reshape {rule.name}",
+        )
+
+
+def shape_faults(rule: ArgumentRule, form: ArrayForm, sizes: Mapping[str, int]) -> Iterator[Diagnostic]:
+    """Another shape than the sizes of the call give."""
+    needed = [sizes[axis] if axis in sizes else int(axis) for axis in rule.axes]
+    if list(form.shape) != needed:
+        yield fault(
+            "shape",
+            f"{rule.name} has shape {list(form.shape)}, {needed} is needed ([{', '.join(rule.axes)}])",
+            "total_q and heads are those of q_nope, total_k those of k_nope, batch that of cu_seqlens_q",
+        )
+
+
+def memory_faults(rule: ArgumentRule, view: ArrayView, stride_limit_bytes: int) -> Iterator[Diagnostic]:
+    """An address or strides that the kernel cannot take; nothing can be wrong with an empty array."""
+    if view.form.is_empty:
+        return
+    yield from _LAYOUT_FAULTS[rule.layout](rule, view.form, stride_limit_bytes)
+    if view.pointer % rule.align_bytes:
+        yield fault(
+            "alignment",
+            f"{rule.name} starts at address {view.pointer:#x}, a multiple of {rule.align_bytes} is needed",
+            f"start {rule.name} at a multiple of {rule.align_bytes} bytes, or copy it",
+        )
+
+
+def _row_faults(rule: ArgumentRule, form: ArrayForm, limit_bytes: int) -> Iterator[Diagnostic]:
+    if form.strides[-1] != form.item_bytes:
+        yield fault(
+            "last-stride",
+            f"{rule.name} has a last stride of {form.strides[-1]} B, {form.item_bytes} B (contiguous) is "
+            "needed",
+            f"make {rule.name} contiguous",
+        )
+    for axis, (extent, stride) in enumerate(zip(form.shape[:-1], form.strides, strict=False)):
+        shared_head = stride == 0 and axis == 1 and not rule.is_output
+        if extent == 1 or shared_head:
+            continue
+        if stride % rule.align_bytes or not 0 < stride < limit_bytes:
+            yield fault(
+                "stride",
+                f"{rule.name} has a stride of {stride} B along {rule.axes[axis]}, a multiple of "
+                f"{rule.align_bytes} B above 0 and below 2^{limit_bytes.bit_length() - 1} B is needed",
+                f"make {rule.name} contiguous",
+            )
+
+
+def _element_faults(rule: ArgumentRule, form: ArrayForm, limit_bytes: int) -> Iterator[Diagnostic]:
+    for axis, extent, stride in zip(rule.axes, form.shape, form.strides, strict=True):
+        if extent > 1 and (stride % rule.align_bytes or stride < 0):
+            yield fault(
+                "stride",
+                f"{rule.name} has a stride of {stride} B along {axis}, a multiple of {rule.align_bytes} B "
+                "of at least 0 is needed",
+                f"make {rule.name} contiguous",
+            )
+
+
+def _contiguous_faults(rule: ArgumentRule, form: ArrayForm, limit_bytes: int) -> Iterator[Diagnostic]:
+    if not form.is_contiguous():
+        yield fault(
+            "contiguous",
+            f"{rule.name} has strides of {list(form.strides)} B for shape {list(form.shape)}, "
+            "a contiguous array is needed",
+            f"make {rule.name} contiguous",
+        )
+
+
+_LAYOUT_FAULTS: Mapping[Layout, Callable[[ArgumentRule, ArrayForm, int], Iterator[Diagnostic]]] = {
+    Layout.ROWS: _row_faults,
+    Layout.ELEMENTS: _element_faults,
+    Layout.CONTIGUOUS: _contiguous_faults,
+}

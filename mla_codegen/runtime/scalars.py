@@ -1,0 +1,49 @@
+"""The checks of a call's numbers: `max_seqlen_q` and `softmax_scale`."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping
+
+from mla_codegen.errors import LaunchError
+
+_MAX_INT32 = 2**31 - 1
+
+
+def checked_max_seqlen(value: object) -> int:
+    """`max_seqlen_q` as an int; LaunchError where it is none or negative."""
+    help_text = "pass the largest query length that this call, or a replay of it, may meet"
+    if value is None:
+        message = "max_seqlen_q is missing, a number of tokens is needed"
+        raise LaunchError.single("max-seqlen", message, help=help_text)
+    try:
+        tokens = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        message = f"max_seqlen_q is {value!r}, an integer is needed"
+        raise LaunchError.single("max-seqlen", message, help=help_text) from None
+    if not 0 <= tokens <= _MAX_INT32 or isinstance(value, bool):
+        message = f"max_seqlen_q is {value!r}, 0 to {_MAX_INT32} is allowed"
+        raise LaunchError.single("max-seqlen", message, help=help_text)
+    return tokens
+
+
+def default_softmax_scale(dims: Mapping[str, int]) -> float:
+    """1 / sqrt(nope + rope)."""
+    return 1.0 / math.sqrt(dims["nope"] + dims["rope"])
+
+
+def checked_softmax_scale(value: object, default: float) -> float:
+    """`softmax_scale` as a float, or the default; LaunchError where it is no finite number of at least 0."""
+    if value is None:
+        return default
+    help_text = "leave it out for 1 / sqrt(nope + rope)"
+    try:
+        scale = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        message = f"softmax_scale is {value!r}, a number is needed"
+        raise LaunchError.single("softmax-scale", message, help=help_text) from None
+    if not math.isfinite(scale) or scale < 0:
+        message = f"softmax_scale is {scale}, a finite number of at least 0 is needed"
+        raise LaunchError.single("softmax-scale", message, help=help_text)
+    return scale

@@ -1,0 +1,76 @@
+"""The shipped kernels, compiled once for all tests of this folder; and the compilers and tools at hand."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+from mla_codegen.build import plan_files
+from mla_codegen.errors import CompileError
+from mla_codegen.plan.model import Plan
+from mla_codegen.render import render
+from mla_codegen.resources import specs_folder
+from mla_codegen.runtime.nvrtc import CompileResult, compile_source, find_nvrtc
+
+SPECS = {path.stem: path for path in sorted(specs_folder().glob("*.yaml"))}
+_OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/ +(?:@!?U?P\w+ +)?([A-Z][A-Z0-9_.]*)")
+
+
+@functools.cache
+def nvrtc_missing(arch: str = "sm_90a") -> str | None:
+    """Why nothing can be compiled for `arch` here; None where it can."""
+    try:
+        find_nvrtc(arch)
+    except CompileError as error:
+        return error.diagnostics[0].message
+    return None
+
+
+@functools.cache
+def planned(name: str, *, debug: bool = False) -> tuple[Plan, str]:
+    """Plan and source of a shipped spec."""
+    (found,) = plan_files([SPECS[name]], debug=debug)
+    return found.plan, render(found.plan)
+
+
+@functools.cache
+def compiled(name: str, *, debug: bool = False) -> CompileResult:
+    """The cubin of a shipped spec; a debug build may spill."""
+    plan, source = planned(name, debug=debug)
+    return compile_source(source, arch=plan.arch, name=name, strict=not debug)
+
+
+def compile_errors(source: str, *, arch: str) -> str:
+    """What the compiler says about a source that it must refuse."""
+    try:
+        compile_source(source, arch=arch, name="refused")
+    except CompileError as error:
+        return str(error)
+    raise AssertionError(f"the compiler took the source for {arch}")
+
+
+def nvcc() -> str | None:
+    """The offline compiler, if it is on PATH."""
+    return shutil.which("nvcc")
+
+
+def wheel_tool(name: str) -> Path | None:
+    """A tool that the wheels of the extra `inspect` bring, if it is installed."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = [] if spec is None else list(spec.submodule_search_locations or ())
+    found = (Path(root) / "cu13" / "bin" / name for root in roots)
+    return next((path for path in found if path.is_file()), None)
+
+
+def opcodes(cubin: Path, cuobjdump: Path) -> Counter[str]:
+    """How often each machine instruction stands in a cubin, by its full name."""
+    done = subprocess.run(
+        [cuobjdump, "-sass", cubin], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return Counter(_OPCODE.findall(done.stdout))
