@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,23 +42,37 @@ def run_watched(function: str, *, seconds: float, arguments: Mapping[str, Any] |
             json.dumps(arguments or {}),
             str(result),
         ]
-        child = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        try:
-            printed, _ = child.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"{function} hangs: no end after {seconds:g} s\n{_tail(_stop(child))}", pytrace=False)
-        if child.returncode != 0:
-            pytest.fail(f"{function} ends with {child.returncode}\n{_tail(printed)}", pytrace=False)
+        code, printed = run_command(command, seconds=seconds, name=function)
+        if code != 0:
+            pytest.fail(f"{function} ends with {code}\n{_tail(printed)}", pytrace=False)
         return json.loads(result.read_text(encoding="utf-8"))
+
+
+def run_command(command: Sequence[str], *, seconds: float, name: str | None = None) -> tuple[int, str]:
+    """Exit code and printed text of a command in the checkout; fails the test where it takes too long."""
+    child = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=child_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        printed, _ = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        hanging = f"{name or ' '.join(command)} hangs: no end after {seconds:g} s"
+        pytest.fail(f"{hanging}\n{_tail(_stop(child))}", pytrace=False)
+    return child.returncode, printed
+
+
+def child_environment() -> dict[str, str]:
+    """The environment of a child: this checkout comes first, what the parent imports from stays."""
+    inherited = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(ROOT), inherited] if inherited else [str(ROOT)])
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def _stop(child: subprocess.Popen[str]) -> str:
