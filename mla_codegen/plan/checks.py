@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from mla_codegen.arch import ArchLimits
-from mla_codegen.plan.barriers import WARPS_PER_WARPGROUP
+from mla_codegen.plan.barriers import WARPGROUP_THREADS, WARPS_PER_WARPGROUP
 from mla_codegen.plan.model import Mbarrier, Plan, TensorMap, Variant
 
 _ELEMENT_BYTES = {"u8": 1, "float": 4, "u64": 8}
@@ -15,6 +15,7 @@ _ONE_LANE_ROLES = ("load", "tail")
 """Roles of which one lane of one warp arrives; of the others one lane of every warp does."""
 _SCALED_BARRIERS = ("q_full", "k_full")
 """Barriers on which the load warp arrives a second time for the scales, where there are any."""
+_MASTER_ELEMENT_BYTES = _DTYPE_BYTES["bf16"]
 
 
 def broken_invariants(plan: Plan, limits: ArchLimits) -> tuple[str, ...]:
@@ -24,6 +25,7 @@ def broken_invariants(plan: Plan, limits: ArchLimits) -> tuple[str, ...]:
 
 def _broken(variant: Variant, limits: ArchLimits) -> Iterator[str]:
     yield from _broken_smem(variant, limits)
+    yield from _broken_master(variant)
     yield from _broken_barriers(variant, limits)
     yield from _broken_roles(variant, limits)
     yield from _broken_maps(variant, limits)
@@ -51,6 +53,34 @@ def _broken_smem(variant: Variant, limits: ArchLimits) -> Iterator[str]:
         yield f"the launch asks for {variant.launch.smem_bytes} bytes, the struct has {smem.sizeof_bytes}"
 
 
+def _broken_master(variant: Variant) -> Iterator[str]:
+    """Each consumer has its part of the master, and the vectors of its threads cover that part."""
+    if not variant.features.flushes_output:
+        return
+    literals = _literals(variant)
+    group, vector, stride, registers = (
+        int(literals[name])
+        for name in ("kMasterGroupBytes", "kMasterVectorBytes", "kMasterVectorStride", "kOutputRegs")
+    )
+    consumers = _warps(variant).get("consumer", 0) // WARPS_PER_WARPGROUP
+    size = {field.name: field.size_bytes for field in variant.smem.fields}.get("o_master_smem")
+    if size != consumers * group:
+        yield f"o_master_smem has {size} bytes, {consumers} consumers have {group} each"
+    if stride != WARPGROUP_THREADS * vector:
+        yield f"master vectors are {stride} bytes apart, {WARPGROUP_THREADS} threads have {vector} each"
+    covered = registers * _MASTER_ELEMENT_BYTES // vector * stride
+    if covered != group:
+        yield f"master vectors cover {covered} bytes, a consumer has {group}"
+
+
+def _literals(variant: Variant) -> dict[str, str]:
+    return {item.name: item.literal for group in variant.constants for item in group.constants}
+
+
+def _warps(variant: Variant) -> dict[str, int]:
+    return {role.name: role.num_warps for role in variant.roles}
+
+
 def _broken_barriers(variant: Variant, limits: ArchLimits) -> Iterator[str]:
     index = 0
     issued = _issued_bytes(variant)
@@ -74,15 +104,14 @@ def _broken_barriers(variant: Variant, limits: ArchLimits) -> Iterator[str]:
 
 
 def _arriving_threads(variant: Variant, barrier: Mbarrier) -> int:
-    warps = {role.name: role.num_warps for role in variant.roles}
     if barrier.name in _SCALED_BARRIERS and variant.features.has_scales:
         return 2
-    return 1 if barrier.arrives in _ONE_LANE_ROLES else warps.get(barrier.arrives, 0)
+    return 1 if barrier.arrives in _ONE_LANE_ROLES else _warps(variant).get(barrier.arrives, 0)
 
 
 def _broken_constants(variant: Variant, barrier: Mbarrier) -> Iterator[str]:
     """What the source says by name is what the plan says by number."""
-    literals = {item.name: item.literal for group in variant.constants for item in group.constants}
+    literals = _literals(variant)
     pairs = ((barrier.stages_constant, barrier.stages), (barrier.arrivals_constant, barrier.arrivals))
     for name, value in pairs:
         literal = literals.get(name, name)

@@ -6,6 +6,7 @@ from mla_codegen.plan.barriers import (
     LOAD_ARRIVALS,
     SCALED_LOAD_ARRIVALS,
     TRANSPOSE_WARPS,
+    WARPGROUP_THREADS,
     WARPS_PER_WARPGROUP,
     TxBytes,
 )
@@ -21,6 +22,8 @@ HEAD_GROUP = 8
 """Heads whose tiles are launched together: their K and V stay in the L2 cache while all query tiles pass."""
 SMALLEST_FACTOR_LOG2 = -100
 """Stands in for a factor of 0; logits below 2^-60 times any score are 0 in fp32 all the same."""
+MASTER_VECTOR_BYTES = 16
+"""Of the widest load and store of a thread (PTX ISA, ld.v4 and st.v4 of 32 bits)."""
 
 
 def plan_constants(
@@ -193,6 +196,7 @@ def _registers(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantGr
 def _numbers(qkv: str, tiles: Tiles) -> ConstantGroup:
     lift = tiles.lift_log2
     smallest = float(2.0**SMALLEST_FACTOR_LOG2).hex()
+    stride = WARPGROUP_THREADS * MASTER_VECTOR_BYTES
     return _group(
         "Numbers",
         ("float", "kLiftLog2", f"{lift.hex()}f", f"{lift:g}: log2 of what P is multiplied by"),
@@ -206,7 +210,8 @@ def _numbers(qkv: str, tiles: Tiles) -> ConstantGroup:
         *(
             [
                 ("i32", "kFlushBlocks", tiles.flush_blocks, "KV blocks after which O goes to its master"),
-                ("u32", "kMasterVectorStride", 128 * 16, "bytes: 128 threads * 16"),
+                ("u32", "kMasterVectorBytes", MASTER_VECTOR_BYTES, "8 bf16 of O of one thread"),
+                ("u32", "kMasterVectorStride", stride, "bytes: 128 threads * kMasterVectorBytes"),
                 ("u32", "kMasterGroupBytes", 64 * tiles.ov_depth * 2, "bytes: 64 rows of O in bf16"),
             ]
             if tiles.flush_blocks

@@ -96,6 +96,20 @@ FAULTS: list[tuple[dict[str, Any], Change, str]] = [
         smem_field("o_master_smem", size_bytes=49168),
         "mbar_base starts at 223104, the field before it ends at 223120",
     ),
+    (
+        FP8,
+        smem_field("o_master_smem", count=49136, size_bytes=49136),
+        "o_master_smem has 49136 bytes, 3 consumers have 16384 each",
+    ),
+    (FP8, role("consumer", num_warps=8), "o_master_smem has 49152 bytes, 2 consumers have 16384 each"),
+    (
+        FP8,
+        constant("kMasterVectorStride", "1024"),
+        "master vectors are 1024 bytes apart, 128 threads have 16 each",
+    ),
+    # 64 x 2 / 8 vectors x 2048
+    (FP8, constant("kMasterVectorBytes", "8"), "master vectors cover 32768 bytes, a consumer has 16384"),
+    (FP8, constant("kMasterGroupBytes", "8192"), "master vectors cover 16384 bytes, a consumer has 8192"),
     (FP8, launch(smem_bytes=222208), "the launch asks for 222208 bytes, the struct has 223232"),
     (FP8, mbarrier("k_empty", first_index=3), "k_empty starts at index 3, the one before it ends at 4"),
     (FP8, mbarrier("k_empty", arrivals=8), "k_empty expects 8 arrivals, 12 threads arrive"),
@@ -204,7 +218,9 @@ SIZES = st.fixed_dictionaries(
         "pipeline": st.fixed_dictionaries(
             {name: AUTO | st.integers(1, 8) for name in ("kv_stages", "v_stages", "v_raw_stages")}
         ),
-        "schedule": st.fixed_dictionaries({"consumers": AUTO | st.integers(1, 4)}),
+        "schedule": st.fixed_dictionaries(
+            {"consumers": AUTO | st.integers(1, 4), "order": AUTO | st.sampled_from(["turns", "ping_pong"])}
+        ),
         "softmax": st.fixed_dictionaries({"variant": AUTO | st.sampled_from(["online", "lazy"])}),
         "accumulation": st.fixed_dictionaries({"flush_blocks": AUTO | st.sampled_from([1, 12, 65536])}),
         "mask": st.sampled_from(["full", "causal", {"window": [64, 0]}]),
@@ -237,6 +253,9 @@ def test_every_spec_gives_a_sound_plan_or_located_diagnostics(
         assert broken_invariants(plan, LIMITS) == ()
         features, fp8 = plan.variants[0].features, base is FP8
         assert features.debug is debug
+        order = "turns" if fp8 else "ping_pong"
+        assert sizes["schedule"]["order"] in ("auto", order)
+        assert plan.variants[0].partials.kv_step == f"_kv_step_{order}_sm90.cu.j2"
         assert features.flushes_output is fp8
         assert features.lazy_softmax is (fp8 and sizes["softmax"]["variant"] != "online")
         assert Plan.from_json(plan.to_json()) == plan

@@ -286,10 +286,11 @@ FP8_CONSTANTS = COMMON | {
     "kLiftLog2": "0x1.0000000000000p+2f",  # 4
     "kLazySumLimit": "448.0f",  # the largest e4m3: 1.75 x 2^8
     "kFlushBlocks": "12",  # 1152 keys / 96
+    "kMasterVectorBytes": "16",  # 8 bf16
     "kMasterVectorStride": "2048",  # 128 threads x 16
     "kMasterGroupBytes": "16384",  # 64 rows x 128 columns x 2
 }
-NOT_BF16 = ("kLazySumLimit", "kFlushBlocks", "kMasterVectorStride", "kMasterGroupBytes")
+NOT_BF16 = ("kLazySumLimit", "kFlushBlocks", "kMasterVectorBytes", "kMasterVectorStride", "kMasterGroupBytes")
 BF16_CONSTANTS = COMMON | {
     "kBlockM": "128",
     "kBlockN": "128",
@@ -370,14 +371,21 @@ def test_every_vector_of_the_master_has_a_place_of_its_own(consumers: int, total
         item.name: int(item.literal)
         for group in plan.constants
         for item in group.constants
-        if item.name in ("kMasterGroupBytes", "kMasterVectorStride", "kOutputRegs")
+        if item.name.startswith("kMaster") or item.name == "kOutputRegs"
     }
-    assert constants == {"kMasterGroupBytes": 16384, "kMasterVectorStride": 2048, "kOutputRegs": 64}
+    assert constants == {
+        "kMasterGroupBytes": 16384,
+        "kMasterVectorBytes": 16,
+        "kMasterVectorStride": 2048,
+        "kOutputRegs": 64,
+    }
     # 64 fp32 of O are 64 bf16 in the master: 8 in each 16 bytes, so 8 vectors a thread.
     vectors = constants["kOutputRegs"] // 8
     assert vectors == 8
     addresses = [
-        consumer * constants["kMasterGroupBytes"] + thread * 16 + i * constants["kMasterVectorStride"]
+        consumer * constants["kMasterGroupBytes"]
+        + thread * constants["kMasterVectorBytes"]
+        + i * constants["kMasterVectorStride"]
         for consumer in range(consumers)
         for thread in range(128)
         for i in range(vectors)
@@ -464,6 +472,8 @@ def test_features_are_those_of_the_spec(name: str) -> None:
     assert features.debug is False
     step = "_softmax_step_lazy.cu.j2" if fp8 else "_softmax_step_online.cu.j2"
     assert variant(name).partials.softmax_step == step
+    order = "turns" if fp8 else "ping_pong"
+    assert variant(name).partials.kv_step == f"_kv_step_{order}_sm90.cu.j2"
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -72,6 +72,8 @@ smem: {layout: seed}
 schedule: {order: free, transpose_warps: 4, persistent: true, longest_first: false}
 """,
     "16_bit_lazy_and_flush": BF16 + "softmax: {variant: lazy}\naccumulation:\n  flush_blocks: 12\n",
+    "order_fp8": FP8 + "schedule: {order: ping_pong}\n",
+    "order_16_bit": BF16 + "schedule:\n  order: turns\n",
     "smem_master": FP8 + "schedule: {consumers: 2}\npipeline: {v_stages: 7}\ntile: {block_n: 128}\n",
     "transposed_v": FP8 + "layout: {v: transposed}\n",
 }
@@ -125,6 +127,22 @@ def test_16_bit_kernels_are_refused_the_lazy_softmax_and_the_flush(qkv: str) -> 
     text = WRONG["16_bit_lazy_and_flush"].replace("bf16", qkv)
     fields = {fault.field for fault in diagnostics(text)} - {"dtypes.qkv"}
     assert fields == {"softmax.variant", "accumulation.flush_blocks"}
+
+
+# The order of which a kernel of each type is made; every other one is refused in the type's own words.
+@pytest.mark.parametrize(
+    ("text", "kind", "made"), [(FP8, "e4m3", "turns"), (BF16, "16-bit", "ping_pong")], ids=["fp8", "bf16"]
+)
+def test_each_type_has_one_order(text: str, kind: str, made: str) -> None:
+    for order in {"turns", "ping_pong", "free"} - {made}:
+        (fault,) = diagnostics(f"{text}schedule: {{order: {order}}}\n")
+        assert fault.message == (
+            f"schedule.order is {order}, this version makes kernels with {kind} qkv for auto and {made}"
+        )
+        assert fault.help == f"set schedule.order: auto or {made}"
+    for order in ("auto", made):
+        (spec,) = loads_specs(f"{text}schedule: {{order: {order}}}\n", path="specs/k.yaml")
+        make_plan(spec)
 
 
 def test_every_fault_is_reported_at_once() -> None:

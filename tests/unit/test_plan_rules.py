@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -44,6 +45,7 @@ FIELDS = {
     "consumers": "schedule",
     "variant": "softmax",
     "flush_blocks": "accumulation",
+    "order": "schedule",
 }
 
 
@@ -315,6 +317,29 @@ def test_softmax_variants(
     assert (choice.rule == "as the spec says") is (variant != "auto")
 
 
+# Order asked for, order made, and the turn of a warpgroup in the drawn schedule.
+ORDERS = [
+    (FP8, "auto", "turns", "[PV QK]"),
+    (FP8, "turns", "turns", "[PV QK]"),
+    (BF16, "auto", "ping_pong", "[QK PV]"),
+    (BF16, "ping_pong", "ping_pong", "[QK PV]"),
+]
+
+
+@pytest.mark.parametrize("consumers", [2, 3])
+@pytest.mark.parametrize(("base", "asked", "order", "turn"), ORDERS)
+def test_orders(base: dict[str, object], asked: str, order: str, turn: str, consumers: int) -> None:
+    plan = plan_of(base, order=asked, consumers=consumers)
+    (made,) = plan.variants
+    assert made.partials.kv_step == f"_kv_step_{order}_sm90.cu.j2"
+    (choice,) = [item for item in plan.choices if item.field == "schedule.order"]
+    assert choice.value == order
+    assert (choice.rule == "as the spec says") is (asked != "auto")
+    drawn = [line for line in made.schedule if re.match(r"consumer \d:", line)]
+    assert len(drawn) == consumers
+    assert all(turn in line and line.count("[") == line.count(turn) for line in drawn)
+
+
 def primitives(plan: Plan) -> set[str]:
     return {Path(name).stem for name in plan.device_primitives}
 
@@ -406,6 +431,8 @@ ILLEGAL = [
     (BF16, {"kv_stages": 8}, ["smem-overflow"]),  # 64 keys: 49152 + 8 x 24576 = 245760
     (BF16, {"variant": "lazy"}, ["unsupported"]),
     (BF16, {"flush_blocks": 12}, ["unsupported"]),
+    (FP8, {"order": "ping_pong"}, ["unsupported"]),
+    (BF16, {"order": "turns"}, ["unsupported"]),
     (BF16, {"variant": "lazy", "flush_blocks": 1}, ["unsupported", "unsupported"]),
     (FP8, {"block_m": 144, "block_n": 80, "consumers": 1}, ["bad-consumers", "bad-tile", "bad-tile"]),
 ]

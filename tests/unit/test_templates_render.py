@@ -18,12 +18,12 @@ from mla_codegen.spec_loader import load_spec
 SPECS = Path(__file__).parents[2] / "specs"
 COLUMNS = 110
 MOST_LINES = 1500
+"""Of a source that is committed."""
+MOST_LINES_OF_A_VARIANT = 1520
 DEBUG_LINES = 42
 """A debug build's wait has so many lines more; such sources are not committed."""
 LARGEST_NUMBER = 448
 """The largest number that a body may print: the largest e4m3; sizes and bytes come from the constants."""
-VECTOR_BYTES = 16
-"""Of the widest load and store, of which each thread of the master has its own."""
 SELECTORS = {0x6420, 0x7531, 0xFFFF}
 """Byte selectors of prmt and the mask of one of two halves: patterns, not numbers."""
 
@@ -86,10 +86,17 @@ def without_comments(text: str) -> str:
     return re.sub(r"//.*", "", text)
 
 
+def one_line(text: str) -> str:
+    """The text with every run of blanks and line ends as one blank."""
+    return " ".join(text.split())
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_layout(name: str) -> None:
+    _, changes, debug = VARIANTS[name]
     lines = source(name).split("\n")
-    assert len(lines) <= MOST_LINES + (DEBUG_LINES if name in DEBUG_NAMES else 0)
+    most = (MOST_LINES_OF_A_VARIANT if changes else MOST_LINES) + (DEBUG_LINES if debug else 0)
+    assert len(source(name).splitlines()) <= most
     for number, line in enumerate(lines, start=1):
         assert len(line) <= COLUMNS, f"line {number} has {len(line)} columns: {line}"
         assert "\t" not in line
@@ -144,14 +151,44 @@ def test_every_wait_and_arrival_names_its_barrier(name: str) -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_barrier_is_set_up_waited_on_and_arrived_at(name: str) -> None:
     text = without_comments(body(name))
-    for barrier in accessors(name):
-        assert text.count(f"mbarrier_init(mbarrier_address(Mbarrier::{barrier}, i)") == 1
+    (variant,) = plan(name).variants
+    code = one_line(text)
+    for item in variant.mbarriers:
+        barrier = item.name
+        init = f"mbarrier_init(mbarrier_at(Mbarrier::{barrier}, i), {item.arrivals_constant});"
+        assert text.count(f"mbarrier_init(mbarrier_at(Mbarrier::{barrier},") == 1
+        assert f"for (u32 i = 0; i < {item.stages_constant}; ++i) {{ {init} }}" in code
+        accessor = (
+            f"u32 {barrier}({item.parameter}) {{ return mbarrier_at(Mbarrier::{barrier}, {item.stage}); }}"
+        )
+        assert text.count(f"__device__ __forceinline__ {accessor}\n") == 1
         assert re.search(rf"\bmbarrier_wait\({barrier}\(", text), f"nobody waits on {barrier}"
         uses = [
             line for line in text.splitlines() if re.search(rf"\b{barrier}\((?!u32|\))|\b{barrier}\(\)", line)
         ]
         others = [line for line in uses if "mbarrier_wait" not in line and "u32 " not in line.split("(")[0]]
         assert others, f"nobody arrives at {barrier}"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_barrier_lies_at_its_index_in_the_map(name: str) -> None:
+    first = "smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, mbar_base)"
+    address = f"u32 mbarrier_at(Mbarrier first, u32 stage) {{ return {first} + ((u32)first + stage) * "
+    assert address + "(u32)sizeof(u64); }" in one_line(body(name))
+    assert f"__device__ __forceinline__ {address}" in one_line(body(name))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_barriers_are_set_up_before_anyone_can_meet_them(name: str) -> None:
+    # Also before the CTA finds out whether it has work; those without leave before they meet the others.
+    entry = without_comments(part(name, "entry")).split('extern "C"')[1]
+    steps = ("init_barriers", "find_work", "store_empty_rows", "cta_sync", "role_of", "consumer_warpgroup")
+    assert order(entry, *steps, "load_warp") == [*steps, "load_warp"]
+    code = one_line(entry)
+    assert re.search(r"if \(thread_index\(\) == 0\) \{[^{}]* init_barriers\(\); \}", code)
+    assert "if (tile.num_blocks == 0) { store_empty_rows(params, tile); return; } cta_sync();" in code
+    init = function(name, "init_barriers")
+    assert init.rstrip().endswith("fence_mbarrier_init();")
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -174,22 +211,32 @@ def test_numbers_of_the_map_are_in_the_struct_and_its_assertions_only(name: str)
     text = re.sub(r"static_assert\(.*?\);", "", text, flags=re.DOTALL)
     text = re.sub(r"struct alignas.*?\n};", "", text, flags=re.DOTALL)
     assert "__device__" in text
-    vector = {VECTOR_BYTES} if name in FP8_NAMES else set()
-    assert {int(literal) for literal in re.findall(r"(?<![\w.])\d+", text)} <= {0} | vector
+    assert {int(literal) for literal in re.findall(r"(?<![\w.])\d+", text)} <= {0}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_field_of_the_map_is_asserted(name: str) -> None:
     (variant,) = plan(name).variants
-    text = re.sub(r"\s+", " ", part(name, "shared memory", "arguments"))
+    text = one_line(part(name, "shared memory", "arguments"))
     for field in variant.smem.fields:
-        offset = f"static_assert(MLA_OFFSETOF(MLASmemStorage, {field.name}) == {field.offset_bytes},"
-        assert offset in text
-        assert f"static_assert(sizeof(MLASmemStorage::{field.name}) == {field.size_bytes}," in text
+        place = f"MLASmemStorage, {field.name}, {field.offset_bytes}, {field.size_bytes}"
+        message = f"planner and compiler disagree on MLASmemStorage::{field.name}; regenerate"
+        assert text.count(f'static_assert(MLA_FIELD_AT({place}), "{message}");') == 1
         assert f"alignas({field.align_bytes}) {field.element} {field.name}[{field.count}];" in text
-    assert f"static_assert(sizeof(MLASmemStorage) == {variant.smem.sizeof_bytes} " in text
-    assert f"== {variant.smem.used_bytes}," in text
+    assert text.count("MLA_FIELD_AT(") == len(variant.smem.fields)
+    size, align = variant.smem.sizeof_bytes, variant.smem.align_bytes
+    whole = f"sizeof(MLASmemStorage) == {size} && alignof(MLASmemStorage) == {align}"
+    assert f"static_assert({whole}," in text
+    last = variant.smem.last_field
+    end = f"MLA_OFFSETOF(MLASmemStorage, {last}) + sizeof(MLASmemStorage::{last})"
+    assert f"static_assert({end} == {variant.smem.used_bytes}," in text
     assert f"static_assert(sizeof(MLASmemStorage) <= {variant.smem.limit_bytes}," in text
+
+
+def test_a_field_is_where_both_its_offset_and_its_size_say() -> None:
+    macro = one_line(source(FP8).replace("\\\n", "")).partition("#define MLA_FIELD_AT")[2]
+    both = "MLA_OFFSETOF(type, member) == (offset) && sizeof(type::member) == (bytes)"
+    assert macro.startswith(f"(type, member, offset, bytes) ({both})")
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -315,18 +362,66 @@ def test_steps_without_flush(name: str) -> None:
     assert order(function(name, "online_softmax"), "rescale_output") == ["rescale_output"]
 
 
+@pytest.mark.parametrize("name", FP8_NAMES)
+def test_a_step_in_turns_passes_the_turn_on_after_its_products(name: str) -> None:
+    found = order(function(name, "kv_step"), *KV_STEP)
+    assert found == [
+        *("mbarrier_wait(v_full", "mbarrier_wait(k_full", "bar_sync", "wgmma_fence"),
+        *("issue_pv", "issue_qk", "wgmma_commit_group", "wgmma_wait_group<0>"),
+        *("pass_turn", "release_slot(v_empty", "finish_scores<kMasked>"),
+    ]
+
+
+@pytest.mark.parametrize("name", BF16_NAMES)
+def test_a_ping_pong_step_waits_for_a_barrier_between_softmax_and_the_wait_for_pv(name: str) -> None:
+    # Without a wait on a barrier there the compiler moves the wait for P * V up in front of softmax.
+    found = order(function(name, "kv_step"), *KV_STEP)
+    assert found == [
+        *("mbarrier_wait(k_full", "bar_sync", "wgmma_fence", "issue_qk", "wgmma_commit_group"),
+        *("mbarrier_wait(v_full", "wgmma_fence", "issue_pv", "wgmma_commit_group", "pass_turn"),
+        *("wgmma_wait_group<1>", "release_slot(k_empty", "mask_scores", "raise_row_max", "exponentiate"),
+        *("mbarrier_wait(k_full", "wgmma_wait_group<0>", "release_slot(v_empty"),
+        *("rescale_output", "pack_p"),
+    ]
+    code = one_line(function(name, "kv_step"))
+    between = "if (block > 0) mbarrier_wait(k_full(k.stage), k.phase); wgmma_wait_group<0>(o);"
+    assert f"exponentiate(s, rows); {between}" in code
+    # S is ready after the first wait, O after the second: the products were committed in this order.
+    assert re.findall(r"wgmma_wait_group<\d>\(.*?\)", code) == [
+        "wgmma_wait_group<1>(s)",
+        "wgmma_wait_group<0>(o)",
+    ]
+    assert "k.advance();" in code[: code.index("exponentiate")], "the wait is for the next slot"
+
+
+KV_STEP = ("mbarrier_wait(k_full", "mbarrier_wait(v_full", "bar_sync", "pass_turn", "wgmma_fence", "issue_qk")
+KV_STEP += ("issue_pv", "wgmma_commit_group", "wgmma_wait_group<0>", "wgmma_wait_group<1>", "mask_scores")
+KV_STEP += ("release_slot(k_empty", "release_slot(v_empty", "finish_scores<kMasked>", "raise_row_max")
+KV_STEP += ("exponentiate", "rescale_output", "pack_p")
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_block_of_the_first_rows_last_key_is_masked(name: str) -> None:
     # Against a row without a reference point yet the lazy step would lose scores far below 0. Later rows see
     # more keys, so each of them has seen one, too, when the unmasked blocks come.
-    text = " ".join(without_comments(body(name)).split())
-    assert "num_unmasked_blocks = (visible_keys(tile, tile.row_begin) - 1) / kBlockN;" in text
-    assert "for (--block; block >= tile.num_unmasked_blocks; --block) { kv_step<true>(" in text
+    text = one_line(without_comments(body(name)))
+    assert "blocks.unmasked = (visible_keys(tile, first_row) - 1) / kBlockN;" in text
+    assert "finish_scores<true>(" in text and "finish_scores<false>(" not in text
+    assert "for (--block; block >= blocks.unmasked; --block) { kv_step<true>(" in text
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_blocks_are_counted_for_the_rows_that_they_are_for(name: str) -> None:
+    text = one_line(without_comments(body(name)))
+    assert "tile.num_blocks = row_blocks(tile, tile.row_begin, kBlockM).visible;" in text
+    assert "const i32 first_row = tile.row_begin + (i32)(consumer * kRowsPerConsumer);" in text
+    assert "const RowBlocks blocks = row_blocks(tile, first_row, kRowsPerConsumer);" in text
+    assert "num_unmasked_blocks" not in text
 
 
 @pytest.mark.parametrize("name", FP8_NAMES)
 def test_masked_steps_rescale_o_and_leave_the_master_alone(name: str) -> None:
-    step = " ".join(function(name, "finish_scores").split())
+    step = one_line(function(name, "finish_scores"))
     if name in LAZY_NAMES:
         assert "if (kMasked) { online_softmax<false>(s, o, p, rows, o_master); } else { lazy_softmax(" in step
         # The exact step that the lazy one falls back to comes after a flush, perhaps.
@@ -336,7 +431,7 @@ def test_masked_steps_rescale_o_and_leave_the_master_alone(name: str) -> None:
     else:
         assert "online_softmax<!kMasked>(s, o, p, rows, o_master);" in step
     assert len(re.findall(r"\bo_master\b", step)) == (2 if name in LAZY_NAMES else 1)
-    exact = " ".join(function(name, "online_softmax").split())
+    exact = one_line(function(name, "online_softmax"))
     branch = "if (kMasterInUse) { flush_output(o, o_master, rescale); } else { rescale_output(o, rescale); }"
     assert branch in exact
     assert "o_master" not in exact.replace(branch, "")
@@ -344,12 +439,12 @@ def test_masked_steps_rescale_o_and_leave_the_master_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", FP8_NAMES)
 def test_the_master_is_reached_at_the_vectors_of_the_plan(name: str) -> None:
-    text = " ".join(without_comments(body(name)).split())
-    assert "o_master_smem) + consumer * kMasterGroupBytes + thread_in_group * 16;" in text
+    text = one_line(without_comments(body(name)))
+    assert "o_master_smem) + consumer * kMasterGroupBytes + thread_in_group * kMasterVectorBytes;" in text
     assert "o_master = o_master_words(consumer, warp_in_group * 32 + lane);" in text
     uses = {"flush_output": "ld st", "clear_master": "st", "add_master": "ld"}
     for called, kinds in uses.items():
-        code = " ".join(function(name, called).split())
+        code = one_line(function(name, called))
         assert "for (u32 i = 0; i < kOutputRegs / 8; ++i) {" in code
         found = re.findall(r"\b(ld|st)_shared_v4_u32\(o_master \+ i \* kMasterVectorStride,", code)
         assert found == kinds.split()
