@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "b00ab7e52fcb37095a36513ae69b254357f542fdeb30d41bf60aaafa87995d29"
+SOURCE_DIGEST = "60dc316520da03974aa9dbc1afe3212954db3cb3a643f45f02f16397ee2fc8d1"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -458,15 +458,12 @@ struct alignas(1024) MLASmemStorage {
   // Q_nope, then Q_rope: block_m rows in 128-byte wide chunks, 128B swizzle.
   // Live: from q_full to the last Q*K of the CTA.
   alignas(1024) u8 q_smem[49152];
-
   // K ring; a stage is K_nope, then K_rope: block_n rows in 128-byte wide chunks, 128B swizzle.
   // Live: per stage from k_full to k_empty.
   alignas(1024) u8 kv_smem[98304];
-
   // V ring: block_n rows in 128-byte wide chunks, 128B swizzle.
   // Live: per stage from v_full to v_empty.
   alignas(1024) u8 v_smem[65536];
-
   // Transaction barriers, in the order of enum Mbarrier.
   // Live: the whole CTA.
   alignas(8) u64 mbar_base[10];
@@ -598,52 +595,44 @@ __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) 
 
 // ---- load warp ----
 
+// Copies a tile as kChunks boxes, one for each 128 bytes of its rows.
+template <i32 kChunks>
+__device__ __forceinline__ void copy_tile(u32 destination, u32 chunk_bytes, i32 chunk_elems,
+                                          const TensorMap* map, u32 barrier, i32 token, i32 head) {
+#pragma unroll
+  for (i32 chunk = 0; chunk < kChunks; ++chunk) {
+    cp_async_bulk_tensor_3d(destination + chunk * chunk_bytes, map, barrier, chunk * chunk_elems, token, head);
+  }
+}
+
 // Fetches the queries of this CTA.
 __device__ __forceinline__ void load_q_tile(const TensorMaps& maps, const Params& params,
                                             const WorkTile& tile) {
   const i32 token = tile.q_begin + tile.row_begin;
   mbarrier_arrive_expect_tx(q_full(), kQTxBytes);
-#pragma unroll
-  for (i32 chunk = 0; chunk < kNopeChunks; ++chunk) {
-    cp_async_bulk_tensor_3d(q_nope_tile() + chunk * kQNopeChunkBytes, maps.q_nope_map, q_full(),
-                            chunk * kNopeChunkElems, token, tile.head * (i32)params.q_nope_head_step);
-  }
-#pragma unroll
-  for (i32 chunk = 0; chunk < kRopeChunks; ++chunk) {
-    cp_async_bulk_tensor_3d(q_rope_tile() + chunk * kQRopeChunkBytes, maps.q_rope_map, q_full(),
-                            chunk * kRopeChunkElems, token, tile.head * (i32)params.q_rope_head_step);
-  }
+  copy_tile<kNopeChunks>(q_nope_tile(), kQNopeChunkBytes, kNopeChunkElems, maps.q_nope_map, q_full(), token,
+                         tile.head * (i32)params.q_nope_head_step);
+  copy_tile<kRopeChunks>(q_rope_tile(), kQRopeChunkBytes, kRopeChunkElems, maps.q_rope_map, q_full(), token,
+                         tile.head * (i32)params.q_rope_head_step);
 }
 
 // Fetches one KV block of K_nope and K_rope into a slot of the K ring.
 __device__ __forceinline__ void load_k_block(const TensorMaps& maps, const Params& params,
                                              const WorkTile& tile, i32 block, u32 stage) {
   const i32 token = tile.k_begin + block * kBlockN;
-  const i32 head = tile.head * (i32)params.k_nope_head_step;
   mbarrier_arrive_expect_tx(k_full(stage), kKTxBytes);
-#pragma unroll
-  for (i32 chunk = 0; chunk < kNopeChunks; ++chunk) {
-    cp_async_bulk_tensor_3d(k_nope_tile(stage) + chunk * kKNopeChunkBytes, maps.k_nope_map, k_full(stage),
-                            chunk * kNopeChunkElems, token, head);
-  }
-#pragma unroll
-  for (i32 chunk = 0; chunk < kRopeChunks; ++chunk) {
-    cp_async_bulk_tensor_3d(k_rope_tile(stage) + chunk * kKRopeChunkBytes, maps.k_rope_map, k_full(stage),
-                            chunk * kRopeChunkElems, token, 0);
-  }
+  copy_tile<kNopeChunks>(k_nope_tile(stage), kKNopeChunkBytes, kNopeChunkElems, maps.k_nope_map, k_full(stage),
+                         token, tile.head * (i32)params.k_nope_head_step);
+  copy_tile<kRopeChunks>(k_rope_tile(stage), kKRopeChunkBytes, kRopeChunkElems, maps.k_rope_map, k_full(stage),
+                         token, 0);
 }
 
 // Fetches one KV block of V, rows as they lie in memory.
 __device__ __forceinline__ void load_v_block(const TensorMaps& maps, const Params& params,
                                              const WorkTile& tile, i32 block, u32 stage) {
-  const i32 token = tile.k_begin + block * kBlockN;
-  const i32 head = tile.head * (i32)params.v_head_step;
   mbarrier_arrive_expect_tx(v_full(stage), kVTxBytes);
-#pragma unroll
-  for (i32 chunk = 0; chunk < kVChunks; ++chunk) {
-    cp_async_bulk_tensor_3d(v_tile(stage) + chunk * kVChunkBytes, maps.v_map, v_full(stage),
-                            chunk * kVChunkElems, token, head);
-  }
+  copy_tile<kVChunks>(v_tile(stage), kVChunkBytes, kVChunkElems, maps.v_map, v_full(stage),
+                      tile.k_begin + block * kBlockN, tile.head * (i32)params.v_head_step);
 }
 
 // Waits on: k_empty, v_empty. Signals: q_full, k_full, v_full: one lane, by its arrival and
@@ -758,7 +747,7 @@ __device__ __forceinline__ void pack_p(u32 (&p)[kProbRegs], const float (&s)[kSc
 struct SoftmaxRows {
   float factor[2];   // softmax_scale * log2(e): from S to the exponent in base 2
   float row_max[2];  // reference point of the exponentials, before the factor; -inf before the first key
-  float offset[2];   // lift - factor * row_max: what is added to factor * S
+  float offset[2];   // what is added to factor * S: lift - factor * row_max
   float row_sum[2];  // this thread's part of the sum of exponentials, lifted like P
 };
 
@@ -774,21 +763,31 @@ __device__ __forceinline__ void raise_row_max(const float (&s)[kScoreRegs], Soft
     new_max[half] = max_f32(new_max[half], shfl_xor_f32(new_max[half], 2));
     // A row that has seen no key keeps -inf; 0 stands in below, so that -inf - (-inf) never occurs.
     const float reference = new_max[half] == -infinity_f32() ? 0.0f : new_max[half];
-    rescale[half] = ex2((rows.row_max[half] - reference) * rows.factor[half]);
+    const float offset = fma_f32(-reference, rows.factor[half], kLiftLog2);
+    // What is there already was taken with the old offset; before the first key there is nothing.
+    rescale[half] = rows.row_max[half] == -infinity_f32() ? 0.0f : ex2(offset - rows.offset[half]);
     rows.row_max[half] = new_max[half];
-    rows.row_sum[half] *= rescale[half];
-    rows.offset[half] = fma_f32(-reference, rows.factor[half], kLiftLog2);
+    rows.offset[half] = offset;
   }
 }
 
-// S becomes 2^(factor * (S - row_max) + lift), which is P before rounding. The lift uses the range of P's
-// type; it cancels when O is divided by the sum.
-__device__ __forceinline__ void exponentiate(float (&s)[kScoreRegs], SoftmaxRows& rows) {
+// S becomes 2^(factor * (S - row_max) + lift), which is P before rounding, and `sum` this thread's part of
+// its sum. The lift uses the range of P's type; it cancels when O is divided by the sum.
+__device__ __forceinline__ void exponentiate(float (&s)[kScoreRegs], const SoftmaxRows& rows,
+                                             float (&sum)[2]) {
+  sum[0] = sum[1] = 0.0f;
 #pragma unroll
   for (u32 i = 0; i < kScoreRegs; ++i) {
     s[i] = ex2(fma_f32(s[i], rows.factor[i / 2 % 2], rows.offset[i / 2 % 2]));
-    rows.row_sum[i / 2 % 2] += s[i];
+    sum[i / 2 % 2] += s[i];
   }
+}
+
+// The row sum follows its rows to the new reference point and takes this block in.
+__device__ __forceinline__ void add_to_row_sum(SoftmaxRows& rows, const float (&rescale)[2],
+                                               const float (&sum)[2]) {
+  rows.row_sum[0] = fma_f32(rows.row_sum[0], rescale[0], sum[0]);
+  rows.row_sum[1] = fma_f32(rows.row_sum[1], rescale[1], sum[1]);
 }
 
 // O follows its rows to a new reference point.
@@ -800,11 +799,12 @@ __device__ __forceinline__ void rescale_output(float (&o)[kOutputRegs], const fl
 // Online softmax of one block: S becomes P, O and the sums are brought to the new maximum.
 __device__ __forceinline__ void online_softmax(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
                                                u32 (&p)[kProbRegs], SoftmaxRows& rows) {
-  float rescale[2];
+  float rescale[2], sum[2];
   raise_row_max(s, rows, rescale);
-  rescale_output(o, rescale);
-  exponentiate(s, rows);
+  exponentiate(s, rows, sum);
+  add_to_row_sum(rows, rescale, sum);
   pack_p(p, s);
+  rescale_output(o, rescale);
 }
 
 // Address of output row `row` of the sequence; 64-bit throughout.
@@ -895,9 +895,10 @@ __device__ __forceinline__ void kv_step(float (&s)[kScoreRegs], float (&o)[kOutp
     const i32 limit[2] = {visible[0] - block * kBlockN, visible[1] - block * kBlockN};
     mask_scores(s, limit, lane);
   }
-  float rescale[2];
+  float rescale[2], sum[2];
   raise_row_max(s, rows, rescale);
-  exponentiate(s, rows);
+  exponentiate(s, rows, sum);
+  add_to_row_sum(rows, rescale, sum);
   // Waiting for the next K here, not only in the next step, keeps the compiler from moving the wait for P * V
   // up in front of the softmax: it does not move it across the loop in this wait.
   if (block > 0) mbarrier_wait(k_full(k.stage), k.phase);
@@ -951,6 +952,7 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, const W
     // Never 0: a hidden key's -inf * 0 would be NaN.
     rows.factor[half] = max_f32(params.scale_log2, kSmallestFactor);
     rows.row_max[half] = -infinity_f32();
+    rows.offset[half] = 0.0f;
     rows.row_sum[half] = 0.0f;
   }
 
@@ -1021,25 +1023,17 @@ __device__ __forceinline__ Role role_of(u32 warp) {
   return Role::consumer;
 }
 
-__device__ __forceinline__ void init_barriers() {
-  for (u32 i = 0; i < 1; ++i) {
-    mbarrier_init(mbarrier_at(Mbarrier::q_full, i), kLoadArrivals);
-  }
-  for (u32 i = 0; i < kKStages; ++i) {
-    mbarrier_init(mbarrier_at(Mbarrier::k_full, i), kLoadArrivals);
-  }
-  for (u32 i = 0; i < kKStages; ++i) {
-    mbarrier_init(mbarrier_at(Mbarrier::k_empty, i), kConsumerArrivals);
-  }
-  for (u32 i = 0; i < kVStages; ++i) {
-    mbarrier_init(mbarrier_at(Mbarrier::v_full, i), kLoadArrivals);
-  }
-  for (u32 i = 0; i < kVStages; ++i) {
-    mbarrier_init(mbarrier_at(Mbarrier::v_empty, i), kConsumerArrivals);
-  }
-  for (u32 i = 0; i < 1; ++i) {
-    mbarrier_init(mbarrier_at(Mbarrier::v_tail_cleared, i), kTailArrivals);
-  }
+__device__ __forceinline__ void init_barriers(Mbarrier first, u32 stages, u32 arrivals) {
+  for (u32 i = 0; i < stages; ++i) mbarrier_init(mbarrier_at(first, i), arrivals);
+}
+
+__device__ __forceinline__ void init_all_barriers() {
+  init_barriers(Mbarrier::q_full, 1, kLoadArrivals);
+  init_barriers(Mbarrier::k_full, kKStages, kLoadArrivals);
+  init_barriers(Mbarrier::k_empty, kKStages, kConsumerArrivals);
+  init_barriers(Mbarrier::v_full, kVStages, kLoadArrivals);
+  init_barriers(Mbarrier::v_empty, kVStages, kConsumerArrivals);
+  init_barriers(Mbarrier::v_tail_cleared, 1, kTailArrivals);
   fence_mbarrier_init();
 }
 
@@ -1068,7 +1062,7 @@ dsv3_bf16_full_sm90(
     prefetch_tensormap(maps.k_nope_map);
     prefetch_tensormap(maps.k_rope_map);
     prefetch_tensormap(maps.v_map);
-    init_barriers();
+    init_all_barriers();
   }
 
   // One decision for all roles: does this CTA have queries, and do they see any key?

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "8ec3e44199e4036eb2547bc0786c4fda7f0a4a32873dd6188786c158d7b589ac"
+SOURCE_DIGEST = "a56ae4fbfffce3ddffb9db0e2e4032c33bc07649c0a0161aa5a239c31c093581"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "4800cc7ef04b2105785244313716b5bd0c7036d97221f806564efeb1097c1f80"
+SOURCE_DIGEST = "d7821db1fc5634ae81a49fd55e527333eb531b306ffa3f398fb21f1ab944fba1"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "eabcb41ad75c5612e5d27f6b8b93e06b624b0048fdb8129e21a743084e7b59c7"
+SOURCE_DIGEST = "1bf92e1fad91f32649b857ce3ea1f1f72c6485eddc169da677c7abeac814bb37"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@
 //   s[i,j] = (q_nope[i].k_nope[j] + q_rope[i].k_rope[j]) * q_scale[i] * k_scale[j]
 //   z[i,j] = softmax_scale * s[i,j];  j <= i + kv_len - q_len, else hidden
 //   o[i,:] = sum_j softmax(z[i,:])[j] * v[j,:];  a row that sees no key is 0
-//   P, the numerators of softmax, is rounded to e4m3 after multiplication by 2^4
+//   P, the numerators of softmax, is rounded to e4m3 after multiplication by 2^6
 //
 // What the planner chose, and by which rule:
 //   schedule.consumers = 3: e4m3: three warpgroups of it fit
@@ -544,11 +544,14 @@ constexpr u32 kSwizzleAtomBytes = 1024;  // 8 rows * 128: from one group of rows
 constexpr u32 kSwizzle128B = 1;  // mode bits of the matrix descriptor
 
 // Numbers
-constexpr float kLiftLog2 = 0x1.0000000000000p+2f;  // 4: log2 of what P is multiplied by
+constexpr float kLiftLog2 = 0x1.8000000000000p+2f;  // 6: log2 of what P is multiplied by
 constexpr float kSmallestFactor = 0x1.0000000000000p-100f;  // 2^-100: stands in for a factor of 0
-constexpr float kLazySumLimit = 448.0f;  // the largest e4m3 number
+constexpr float kLazySumLimit = 448.0f;  // of a thread's P in a block: the largest e4m3 number
+constexpr float kLazySumGoal = 256.0f;  // what an exact step brings that sum below
+constexpr u32 kLiftSteps = 3;  // halvings that bring it there whatever the scores are
 constexpr i32 kFlushBlocks = 12;  // KV blocks after which O goes to its master
-constexpr u32 kMasterVectorStride = 2048;  // bytes: 128 threads * 16
+constexpr u32 kMasterVectorBytes = 16;  // 8 bf16 of O of one thread
+constexpr u32 kMasterVectorStride = 2048;  // bytes: 128 threads * kMasterVectorBytes
 constexpr u32 kMasterGroupBytes = 16384;  // bytes: 64 rows of O in bf16
 
 // ---- barriers ----
@@ -588,31 +591,24 @@ struct alignas(1024) MLASmemStorage {
   // Q_nope, then Q_rope: block_m rows in 128-byte wide chunks, 128B swizzle.
   // Live: from q_full to the last Q*K of the CTA.
   alignas(1024) u8 q_smem[49152];
-
   // K ring; a stage is K_nope, then K_rope: block_n rows in 128-byte wide chunks, 128B swizzle.
   // Live: per stage from k_full to k_empty.
   alignas(1024) u8 kv_smem[73728];
-
   // Ring of transposed V: a row per V column, tokens in chunks of one swizzle width.
   // Live: per stage from v_full to v_empty.
   alignas(1024) u8 v_smem[24576];
-
   // Ring of V as it lies in memory: block_n rows of 128 bytes, 128B swizzle.
   // Live: per stage from v_raw_full to v_raw_empty.
   alignas(1024) u8 v_raw_smem[24576];
-
   // Scales of the query rows.
   // Live: from q_full to the first block.
   alignas(16) float q_scale_smem[192];
-
   // Scales of the keys, one buffer per stage of the K ring; full and empty with it.
   // Live: per stage from k_full to k_empty, signalled after they were read.
   alignas(16) float k_scale_smem[288];
-
   // O that has left the accumulators, bf16 pairs, 16-byte vectors per consumer thread.
   // Live: the whole CTA; each word is used by one thread only.
   alignas(16) u8 o_master_smem[49152];
-
   // Transaction barriers, in the order of enum Mbarrier.
   // Live: the whole CTA.
   alignas(8) u64 mbar_base[15];
@@ -662,11 +658,10 @@ __device__ __forceinline__ u32 q_scale_tile() {
 __device__ __forceinline__ u32 k_scale_tile(u32 stage) {
   return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, k_scale_smem) + stage * kKScaleStageBytes;
 }
-// First of the 16-byte vectors that a consumer thread has for itself; the next is kMasterVectorStride
-// further.
+// First of the vectors that a consumer thread has for itself; the next is kMasterVectorStride further.
 __device__ __forceinline__ u32 o_master_words(u32 consumer, u32 thread_in_group) {
   return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, o_master_smem) + consumer * kMasterGroupBytes +
-         thread_in_group * 16;
+         thread_in_group * kMasterVectorBytes;
 }
 
 __device__ __forceinline__ u32 mbarrier_at(Mbarrier first, u32 stage) {
@@ -800,52 +795,44 @@ __device__ __forceinline__ void store_scales(u32 destination, const float (&valu
   if (lane == 0) mbarrier_arrive(barrier);
 }
 
+// Copies a tile as kChunks boxes, one for each 128 bytes of its rows.
+template <i32 kChunks>
+__device__ __forceinline__ void copy_tile(u32 destination, u32 chunk_bytes, i32 chunk_elems,
+                                          const TensorMap* map, u32 barrier, i32 token, i32 head) {
+#pragma unroll
+  for (i32 chunk = 0; chunk < kChunks; ++chunk) {
+    cp_async_bulk_tensor_3d(destination + chunk * chunk_bytes, map, barrier, chunk * chunk_elems, token, head);
+  }
+}
+
 // Fetches the queries of this CTA.
 __device__ __forceinline__ void load_q_tile(const TensorMaps& maps, const Params& params,
                                             const WorkTile& tile) {
   const i32 token = tile.q_begin + tile.row_begin;
   mbarrier_arrive_expect_tx(q_full(), kQTxBytes);
-#pragma unroll
-  for (i32 chunk = 0; chunk < kNopeChunks; ++chunk) {
-    cp_async_bulk_tensor_3d(q_nope_tile() + chunk * kQNopeChunkBytes, maps.q_nope_map, q_full(),
-                            chunk * kNopeChunkElems, token, tile.head * (i32)params.q_nope_head_step);
-  }
-#pragma unroll
-  for (i32 chunk = 0; chunk < kRopeChunks; ++chunk) {
-    cp_async_bulk_tensor_3d(q_rope_tile() + chunk * kQRopeChunkBytes, maps.q_rope_map, q_full(),
-                            chunk * kRopeChunkElems, token, tile.head * (i32)params.q_rope_head_step);
-  }
+  copy_tile<kNopeChunks>(q_nope_tile(), kQNopeChunkBytes, kNopeChunkElems, maps.q_nope_map, q_full(), token,
+                         tile.head * (i32)params.q_nope_head_step);
+  copy_tile<kRopeChunks>(q_rope_tile(), kQRopeChunkBytes, kRopeChunkElems, maps.q_rope_map, q_full(), token,
+                         tile.head * (i32)params.q_rope_head_step);
 }
 
 // Fetches one KV block of K_nope and K_rope into a slot of the K ring.
 __device__ __forceinline__ void load_k_block(const TensorMaps& maps, const Params& params,
                                              const WorkTile& tile, i32 block, u32 stage) {
   const i32 token = tile.k_begin + block * kBlockN;
-  const i32 head = tile.head * (i32)params.k_nope_head_step;
   mbarrier_arrive_expect_tx(k_full(stage), kKTxBytes);
-#pragma unroll
-  for (i32 chunk = 0; chunk < kNopeChunks; ++chunk) {
-    cp_async_bulk_tensor_3d(k_nope_tile(stage) + chunk * kKNopeChunkBytes, maps.k_nope_map, k_full(stage),
-                            chunk * kNopeChunkElems, token, head);
-  }
-#pragma unroll
-  for (i32 chunk = 0; chunk < kRopeChunks; ++chunk) {
-    cp_async_bulk_tensor_3d(k_rope_tile(stage) + chunk * kKRopeChunkBytes, maps.k_rope_map, k_full(stage),
-                            chunk * kRopeChunkElems, token, 0);
-  }
+  copy_tile<kNopeChunks>(k_nope_tile(stage), kKNopeChunkBytes, kNopeChunkElems, maps.k_nope_map, k_full(stage),
+                         token, tile.head * (i32)params.k_nope_head_step);
+  copy_tile<kRopeChunks>(k_rope_tile(stage), kKRopeChunkBytes, kRopeChunkElems, maps.k_rope_map, k_full(stage),
+                         token, 0);
 }
 
 // Fetches one KV block of V, rows as they lie in memory.
 __device__ __forceinline__ void load_v_block(const TensorMaps& maps, const Params& params,
                                              const WorkTile& tile, i32 block, u32 stage) {
-  const i32 token = tile.k_begin + block * kBlockN;
-  const i32 head = tile.head * (i32)params.v_head_step;
   mbarrier_arrive_expect_tx(v_raw_full(stage), kVTxBytes);
-#pragma unroll
-  for (i32 chunk = 0; chunk < kVChunks; ++chunk) {
-    cp_async_bulk_tensor_3d(v_raw_tile(stage) + chunk * kVChunkBytes, maps.v_map, v_raw_full(stage),
-                            chunk * kVChunkElems, token, head);
-  }
+  copy_tile<kVChunks>(v_raw_tile(stage), kVChunkBytes, kVChunkElems, maps.v_map, v_raw_full(stage),
+                      tile.k_begin + block * kBlockN, tile.head * (i32)params.v_head_step);
 }
 
 // Waits on: k_empty, v_raw_empty. Signals: q_full, k_full, v_raw_full: one lane, by its arrival and
@@ -1052,7 +1039,7 @@ __device__ __forceinline__ void pack_p(u32 (&p)[kProbRegs], const float (&s)[kSc
 struct SoftmaxRows {
   float factor[2];   // softmax_scale * log2(e) * q_scale: from S to the exponent in base 2
   float row_max[2];  // reference point of the exponentials, before the factor; -inf before the first key
-  float offset[2];   // lift - factor * row_max: what is added to factor * S
+  float offset[2];   // what is added to factor * S: lift - factor * row_max
   float row_sum[2];  // this thread's part of the sum of exponentials, lifted like P
   float sum_limit[2];  // largest sum of one block for which the old reference point still does
 };
@@ -1069,21 +1056,31 @@ __device__ __forceinline__ void raise_row_max(const float (&s)[kScoreRegs], Soft
     new_max[half] = max_f32(new_max[half], shfl_xor_f32(new_max[half], 2));
     // A row that has seen no key keeps -inf; 0 stands in below, so that -inf - (-inf) never occurs.
     const float reference = new_max[half] == -infinity_f32() ? 0.0f : new_max[half];
-    rescale[half] = ex2((rows.row_max[half] - reference) * rows.factor[half]);
+    const float offset = fma_f32(-reference, rows.factor[half], kLiftLog2);
+    // What is there already was taken with the old offset; before the first key there is nothing.
+    rescale[half] = rows.row_max[half] == -infinity_f32() ? 0.0f : ex2(offset - rows.offset[half]);
     rows.row_max[half] = new_max[half];
-    rows.row_sum[half] *= rescale[half];
-    rows.offset[half] = fma_f32(-reference, rows.factor[half], kLiftLog2);
+    rows.offset[half] = offset;
   }
 }
 
-// S becomes 2^(factor * (S - row_max) + lift), which is P before rounding. The lift uses the range of P's
-// type; it cancels when O is divided by the sum.
-__device__ __forceinline__ void exponentiate(float (&s)[kScoreRegs], SoftmaxRows& rows) {
+// S becomes 2^(factor * (S - row_max) + lift), which is P before rounding, and `sum` this thread's part of
+// its sum. The lift uses the range of P's type; it cancels when O is divided by the sum.
+__device__ __forceinline__ void exponentiate(float (&s)[kScoreRegs], const SoftmaxRows& rows,
+                                             float (&sum)[2]) {
+  sum[0] = sum[1] = 0.0f;
 #pragma unroll
   for (u32 i = 0; i < kScoreRegs; ++i) {
     s[i] = ex2(fma_f32(s[i], rows.factor[i / 2 % 2], rows.offset[i / 2 % 2]));
-    rows.row_sum[i / 2 % 2] += s[i];
+    sum[i / 2 % 2] += s[i];
   }
+}
+
+// The row sum follows its rows to the new reference point and takes this block in.
+__device__ __forceinline__ void add_to_row_sum(SoftmaxRows& rows, const float (&rescale)[2],
+                                               const float (&sum)[2]) {
+  rows.row_sum[0] = fma_f32(rows.row_sum[0], rescale[0], sum[0]);
+  rows.row_sum[1] = fma_f32(rows.row_sum[1], rescale[1], sum[1]);
 }
 
 // O follows its rows to a new reference point.
@@ -1137,20 +1134,47 @@ __device__ __forceinline__ void add_master(float (&o)[kOutputRegs], u32 o_master
   }
 }
 
+// After an exact step: lowers the lift of a row, by powers of two, until the largest sum of its four threads
+// leaves room for the blocks to come. A row of equal scores needs that, a peaked one keeps the whole lift for
+// its small P.
+__device__ __forceinline__ void lower_lift(float (&s)[kScoreRegs], SoftmaxRows& rows, float (&rescale)[2],
+                                           float (&sum)[2]) {
+  float shrink[2];
+#pragma unroll
+  for (u32 half = 0; half < 2; ++half) {
+    float largest = max_f32(sum[half], shfl_xor_f32(sum[half], 1));
+    largest = max_f32(largest, shfl_xor_f32(largest, 2));
+    shrink[half] = 1.0f;
+#pragma unroll
+    for (u32 step = 0; step < kLiftSteps; ++step) {
+      if (largest * shrink[half] > kLazySumGoal) {
+        shrink[half] *= 0.5f;
+        rows.offset[half] -= 1.0f;
+      }
+    }
+    rescale[half] *= shrink[half];
+    sum[half] *= shrink[half];
+  }
+#pragma unroll
+  for (u32 i = 0; i < kScoreRegs; ++i) s[i] *= shrink[i / 2 % 2];
+}
+
 // Online softmax of one block: S becomes P, O and the sums are brought to the new maximum; so is the master,
 // unless it is known to be empty still.
 template <bool kMasterInUse>
 __device__ __forceinline__ void online_softmax(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
                                                u32 (&p)[kProbRegs], SoftmaxRows& rows, u32 o_master) {
-  float rescale[2];
+  float rescale[2], sum[2];
   raise_row_max(s, rows, rescale);
+  exponentiate(s, rows, sum);
+  lower_lift(s, rows, rescale, sum);
+  add_to_row_sum(rows, rescale, sum);
+  pack_p(p, s);
   if (kMasterInUse) {
     flush_output(o, o_master, rescale);
   } else {
     rescale_output(o, rescale);
   }
-  exponentiate(s, rows);
-  pack_p(p, s);
 }
 
 // The same for a block without hidden keys, against the reference point that the rows have already. A
@@ -1207,21 +1231,15 @@ __device__ __forceinline__ void store_output(const Params& params, const WorkTil
 #pragma unroll
       for (u32 i = 0; i < 2; ++i) {
         const u32 received = shfl_xor_u32(high_pair ? word[i] : word[i + 2], 2);
-        if (high_pair) {
-          word[i] = received;
-        } else {
-          word[i + 2] = received;
-        }
+        word[i + 2] = high_pair ? word[i + 2] : received;
+        word[i] = high_pair ? received : word[i];
       }
       const bool odd = (lane & 1) != 0;
 #pragma unroll
       for (u32 i = 0; i < 4; i += 2) {
         const u32 received = shfl_xor_u32(odd ? word[i] : word[i + 1], 1);
-        if (odd) {
-          word[i] = received;
-        } else {
-          word[i + 1] = received;
-        }
+        word[i + 1] = odd ? word[i + 1] : received;
+        word[i] = odd ? received : word[i];
       }
       if (row < tile.q_len) st_global_v4_u32(destination + group * 64, word[0], word[1], word[2], word[3]);
     }
@@ -1346,6 +1364,7 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, const W
     const float q_scale = ld_shared_f32(q_scale_tile() + ((u32)row_in_tile + 8 * half) * (u32)sizeof(float));
     rows.factor[half] = max_f32(params.scale_log2 * q_scale, kSmallestFactor);
     rows.row_max[half] = -infinity_f32();
+    rows.offset[half] = 0.0f;
     rows.row_sum[half] = 0.0f;
     rows.sum_limit[half] = row + 8 * (i32)half < tile.q_len ? kLazySumLimit : infinity_f32();
   }
@@ -1420,28 +1439,18 @@ __device__ __forceinline__ Role role_of(u32 warp) {
   return Role::consumer;
 }
 
-__device__ __forceinline__ void init_barriers() {
-  for (u32 i = 0; i < 1; ++i) {
-    mbarrier_init(mbarrier_at(Mbarrier::q_full, i), kScaledLoadArrivals);
-  }
-  for (u32 i = 0; i < kKStages; ++i) {
-    mbarrier_init(mbarrier_at(Mbarrier::k_full, i), kScaledLoadArrivals);
-  }
-  for (u32 i = 0; i < kKStages; ++i) {
-    mbarrier_init(mbarrier_at(Mbarrier::k_empty, i), kConsumerArrivals);
-  }
-  for (u32 i = 0; i < kVRawStages; ++i) {
-    mbarrier_init(mbarrier_at(Mbarrier::v_raw_full, i), kLoadArrivals);
-  }
-  for (u32 i = 0; i < kVRawStages; ++i) {
-    mbarrier_init(mbarrier_at(Mbarrier::v_raw_empty, i), kTransposeWarps);
-  }
-  for (u32 i = 0; i < kVStages; ++i) {
-    mbarrier_init(mbarrier_at(Mbarrier::v_full, i), kTransposeWarps);
-  }
-  for (u32 i = 0; i < kVStages; ++i) {
-    mbarrier_init(mbarrier_at(Mbarrier::v_empty, i), kConsumerArrivals);
-  }
+__device__ __forceinline__ void init_barriers(Mbarrier first, u32 stages, u32 arrivals) {
+  for (u32 i = 0; i < stages; ++i) mbarrier_init(mbarrier_at(first, i), arrivals);
+}
+
+__device__ __forceinline__ void init_all_barriers() {
+  init_barriers(Mbarrier::q_full, 1, kScaledLoadArrivals);
+  init_barriers(Mbarrier::k_full, kKStages, kScaledLoadArrivals);
+  init_barriers(Mbarrier::k_empty, kKStages, kConsumerArrivals);
+  init_barriers(Mbarrier::v_raw_full, kVRawStages, kLoadArrivals);
+  init_barriers(Mbarrier::v_raw_empty, kVRawStages, kTransposeWarps);
+  init_barriers(Mbarrier::v_full, kVStages, kTransposeWarps);
+  init_barriers(Mbarrier::v_empty, kVStages, kConsumerArrivals);
   fence_mbarrier_init();
 }
 
@@ -1470,7 +1479,7 @@ dsv3_fp8_sm90(
     prefetch_tensormap(maps.k_nope_map);
     prefetch_tensormap(maps.k_rope_map);
     prefetch_tensormap(maps.v_map);
-    init_barriers();
+    init_all_barriers();
   }
 
   // One decision for all roles: does this CTA have queries, and do they see any key?

@@ -118,6 +118,7 @@ def _variant(
         roles=role_list,
         mma=mma.mma_names(tiles),
         v_load=_v_load(tiles),
+        p_lift_log2=tiles.lift_log2,
         v_transposed_chunks=chunks,
         tensor_maps=maps,
         params=call.plan_params(has_scales=has_scales),

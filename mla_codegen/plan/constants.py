@@ -13,7 +13,7 @@ from mla_codegen.plan.barriers import (
 from mla_codegen.plan.model import Constant, ConstantGroup, Role, VTransposedChunk
 from mla_codegen.plan.roles import Registers, num_threads
 from mla_codegen.plan.smem import k_scale_stride_bytes
-from mla_codegen.plan.tiles import SWIZZLE_BYTES, Tiles
+from mla_codegen.plan.tiles import E4M3_LARGEST, LAZY_SUM_GOAL, SWIZZLE_BYTES, Tiles
 from mla_codegen.plan.v_chunks import K_STEP_BYTES
 
 GRID_Y_LIMIT = 65535
@@ -206,7 +206,7 @@ def _numbers(qkv: str, tiles: Tiles) -> ConstantGroup:
             f"{smallest}f",
             f"2^{SMALLEST_FACTOR_LOG2}: stands in for a factor of 0",
         ),
-        *([("float", "kLazySumLimit", "448.0f", "the largest e4m3 number")] if tiles.lazy_softmax else []),
+        *(_lazy_numbers(tiles) if tiles.lazy_softmax else []),
         *(
             [
                 ("i32", "kFlushBlocks", tiles.flush_blocks, "KV blocks after which O goes to its master"),
@@ -218,3 +218,16 @@ def _numbers(qkv: str, tiles: Tiles) -> ConstantGroup:
             else []
         ),
     )
+
+
+def _lazy_numbers(tiles: Tiles) -> list[tuple[str, str, object, str]]:
+    return [
+        (
+            "float",
+            "kLazySumLimit",
+            f"{E4M3_LARGEST}.0f",
+            "of a thread's P in a block: the largest e4m3 number",
+        ),
+        ("float", "kLazySumGoal", f"{LAZY_SUM_GOAL}.0f", "what an exact step brings that sum below"),
+        ("u32", "kLiftSteps", tiles.lift_steps, "halvings that bring it there whatever the scores are"),
+    ]

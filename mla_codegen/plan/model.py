@@ -297,6 +297,7 @@ class Variant:
     roles: tuple[Role, ...]
     mma: MmaNames
     v_load: VLoad
+    p_lift_log2: float
     v_transposed_chunks: tuple[VTransposedChunk, ...]
     tensor_maps: tuple[TensorMap, ...]
     params: tuple[ParamField, ...]

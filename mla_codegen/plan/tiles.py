@@ -34,6 +34,9 @@ WGMMA_ROWS = 64
 FLUSH_KEYS = 1152
 """Keys between two flushes of O: the error on a V with a mean is about 1.5e-5 per key of this window."""
 E4M3_LARGEST = 448
+"""Also the largest sum of a thread's P for which the lazy softmax keeps its reference point."""
+LAZY_SUM_GOAL = 256
+"""What that sum is brought below in an exact step, so that the next blocks have room."""
 SWIZZLE_BYTES = 128
 """Width of a shared-memory chunk row: the widest swizzle mode."""
 SMALLEST_BLOCK_N = 64
@@ -100,13 +103,16 @@ class Tiles:
     def lift_log2(self) -> float:
         """P is multiplied by 2 to this. e4m3 reaches 448: 2^8 where each P is at most 1.
 
-        Less with the lazy softmax: it compares the sum of a thread's block_n / 4 columns with 448, and a row
-        of equal scores must stay below that.
+        Less with the lazy softmax, whose P may pass 1 before the reference point moves: 2^6 leaves 2^2.8.
         """
         if not self.transposes_v:
             return 0.0
-        largest = E4M3_LARGEST / (self.block_n // 4) if self.lazy_softmax else E4M3_LARGEST
-        return float(math.floor(math.log2(largest)))
+        return 6.0 if self.lazy_softmax else 8.0
+
+    @property
+    def lift_steps(self) -> int:
+        """Halvings after which a thread's block_n / 4 columns of the largest P sum to 256 at most."""
+        return max(0, math.ceil(math.log2(self.block_n // 4 * 2**self.lift_log2 / LAZY_SUM_GOAL)))
 
     @property
     def output_registers(self) -> int:

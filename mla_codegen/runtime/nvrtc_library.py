@@ -15,6 +15,8 @@ from mla_codegen.errors import CompileError
 
 INSTALL_HELP = "install the extra mla-codegen[cuda13] (or mla-codegen[cuda12] for a driver of CUDA 12)"
 _WHEEL_FOLDERS = ("cu13/lib", "cuda_nvrtc/lib", "cu13/bin", "cuda_nvrtc/bin")
+_NO_CACHE_SINCE = (12, 9)
+"""Versions that keep a cache of their own where there is a driver: a hit has no log of ptxas, so off."""
 _TOOLKIT_FOLDERS = ("/usr/local/cuda/lib64", "/usr/local/cuda/lib")
 
 
@@ -46,8 +48,9 @@ class Nvrtc:
         )
         self._check("nvrtcCreateProgram", created)
         try:
-            values = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-            status = library.nvrtcCompileProgram(program, len(options), values)
+            given = (*options, "--no-cache") if self.version >= _NO_CACHE_SINCE else options
+            values = (ctypes.c_char_p * len(given))(*(option.encode() for option in given))
+            status = library.nvrtcCompileProgram(program, len(given), values)
             log = self._read(program, "nvrtcGetProgramLog").rstrip(b"\0").decode(errors="replace")
             cubin = self._read(program, "nvrtcGetCUBIN") if status == 0 else b""
         finally:

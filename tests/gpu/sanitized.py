@@ -3,8 +3,8 @@
 Uses CuPy alone, which starts faster than torch. Exits with 1 where a result is wrong.
 
 `--every-lane-arrives` is for racecheck, which does not carry the order of `__syncwarp` over to the one lane
-that arrives on a barrier for its warp, and so reports the key scales of a sound kernel. It edits the source such
-that every lane arrives for itself, in the same places and with the arrival counts to match.
+that arrives on a barrier for its warp, and so reports the key scales of a sound kernel. It edits the source
+such that every lane arrives for itself, in the same places and with the arrival counts to match.
 """
 
 from __future__ import annotations

@@ -1,0 +1,102 @@
+"""Which KV blocks a warpgroup computes, masks and flushes after, by a model of the source's own formulas."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from mla_codegen.plan import make_plan
+from mla_codegen.render import render
+from mla_codegen.spec import Spec
+
+QKV = ("e4m3", "bf16")
+
+
+@functools.cache
+def code(qkv: str) -> str:
+    """The source on one line, without comments and pragmas."""
+    scales = {"q": "token", "k": "token", "rope": "prescaled"} if qkv == "e4m3" else {}
+    dims = {"nope": 128, "rope": 64, "v": 128}
+    data = {"name": "k", "arch": "sm_90a", "dims": dims, "dtypes": {"qkv": qkv}, "scales": scales}
+    return " ".join(re.sub(r"//.*|#pragma.*", "", render(make_plan(Spec.from_mapping(data)))).split())
+
+
+def visible_keys(row: int, q_len: int, kv_len: int, causal: bool) -> int:
+    return min(max(row + 1 + kv_len - q_len, 0), kv_len) if causal else kv_len
+
+
+def row_blocks(
+    first_row: int, rows: int, q_len: int, kv_len: int, block_n: int, causal: bool
+) -> tuple[int, int]:
+    end = min(first_row + rows, q_len)
+    if first_row >= end:
+        return 0, 0
+    visible = -(-visible_keys(end - 1, q_len, kv_len, causal) // block_n)
+    return visible, int((visible_keys(first_row, q_len, kv_len, causal) - 1) / block_n)
+
+
+@pytest.mark.parametrize("qkv", QKV)
+def test_row_blocks_is_the_function_above(qkv: str) -> None:
+    body = code(qkv).partition(" RowBlocks row_blocks(")[2].partition("return blocks; }")[0]
+    assert "end = first_row + rows < tile.q_len ? first_row + rows : tile.q_len;" in body
+    assert "RowBlocks blocks{0, 0}; if (first_row >= end) return blocks;" in body
+    assert "blocks.visible = (visible_keys(tile, end - 1) + kBlockN - 1) / kBlockN;" in body
+    assert "blocks.unmasked = (visible_keys(tile, first_row) - 1) / kBlockN;" in body
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
+@pytest.mark.parametrize(("rows", "consumers"), [(4, 2), (4, 3)])
+@pytest.mark.parametrize("block_n", [3, 4, 6])
+def test_no_row_misses_a_key_and_masks_are_where_they_are_needed(
+    block_n: int, rows: int, consumers: int, causal: bool
+) -> None:
+    # Small numbers in place of 64 rows and 64 keys or more.
+    for q_len, kv_len in itertools.product(range(1, 2 * rows * consumers + 1), range(0, 20)):
+        keys = functools.partial(visible_keys, q_len=q_len, kv_len=kv_len, causal=causal)
+        blocks = functools.partial(row_blocks, q_len=q_len, kv_len=kv_len, block_n=block_n, causal=causal)
+        for row_begin in range(0, q_len, rows * consumers):
+            num_blocks, _ = blocks(row_begin, rows * consumers)
+            groups = [(row_begin + rows * index, rows) for index in range(consumers)]
+            assert max(blocks(*group)[0] for group in groups) == num_blocks
+            for group in groups:
+                visible, unmasked = blocks(*group)
+                # The first block that a warpgroup computes is computed as a masked one.
+                assert 0 <= unmasked <= max(visible - 1, 0)
+                for row in range(group[0], min(group[0] + rows, q_len)):
+                    assert keys(row) <= visible * block_n
+                    assert keys(row) >= unmasked * block_n
+                    # Its first key from behind lies in a masked block.
+                    assert keys(row) == 0 or unmasked <= (keys(row) - 1) // block_n < visible
+
+
+def windows(visible: int, unmasked: int, flush_blocks: int) -> Iterator[str | int]:
+    """The unmasked steps and flushes of one warpgroup, as the loops of the source go."""
+    block, end = min(visible - 2, unmasked - 1), visible - flush_blocks
+    while block >= 0:
+        while block >= end and block >= 0:
+            yield block
+            block -= 1
+        if block >= 0:
+            yield "flush"
+        end -= flush_blocks
+
+
+def test_the_windows_of_the_flush_follow_the_blocks_of_the_warpgroup() -> None:
+    consumer = code("e4m3").partition(" void consumer_warpgroup(")[2]
+    assert "for (i32 end = blocks.visible - kFlushBlocks; block >= 0; end -= kFlushBlocks) {" in consumer
+    assert "for (; block >= end && block >= 0; --block) { kv_step<false>(" in consumer
+    assert "if (block >= 0) flush_output(o, o_master, keep); }" in consumer
+    for visible, masked, flush_blocks in itertools.product(range(1, 20), range(1, 4), range(1, 8)):
+        unmasked = max(visible - masked, 0)
+        found = list(windows(visible, unmasked, flush_blocks))
+        assert [item for item in found if item != "flush"] == list(
+            range(min(visible - 2, unmasked - 1), -1, -1)
+        )
+        runs = [
+            len(list(run)) for is_step, run in itertools.groupby(found, lambda i: i != "flush") if is_step
+        ]
+        assert all(run <= flush_blocks for run in runs)
