@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "60dc316520da03974aa9dbc1afe3212954db3cb3a643f45f02f16397ee2fc8d1"
+SOURCE_DIGEST = "58e98550e9a9fc71c171e0cbbad2e9a52a9082bb3c70aa64344a8fd5627d22e4"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

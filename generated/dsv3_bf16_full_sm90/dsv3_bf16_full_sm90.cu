@@ -104,11 +104,8 @@ __device__ __forceinline__ u32 warp_uniform(u32 value) { return __shfl_sync(0xff
 __device__ __forceinline__ bool elect_sync() {
   u32 elected;
   asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "elect.sync _|p, 0xffffffff;\n"
-      "selp.b32 %0, 1, 0, p;\n"
-      "}"
+      "{\n.reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}"
       : "=r"(elected));
   return elected != 0;
 }
@@ -152,13 +149,9 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(u32 barrier, u32 tx_by
 // Blocks until the phase with this parity is complete. PTX ISA: mbarrier.try_wait.parity.
 __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 phase) {
   asm volatile(
-      "{\n"
-      ".reg .pred complete;\n"
-      "MLA_WAIT_%=:\n"
+      "{\n.reg .pred complete;\nMLA_WAIT_%=:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 complete, [%0], %1;\n"
-      "@!complete bra MLA_WAIT_%=;\n"
-      "}" ::"r"(barrier),
-      "r"(phase)
+      "@!complete bra MLA_WAIT_%=;\n}" ::"r"(barrier), "r"(phase)
       : "memory");
 }
 
@@ -601,7 +594,8 @@ __device__ __forceinline__ void copy_tile(u32 destination, u32 chunk_bytes, i32 
                                           const TensorMap* map, u32 barrier, i32 token, i32 head) {
 #pragma unroll
   for (i32 chunk = 0; chunk < kChunks; ++chunk) {
-    cp_async_bulk_tensor_3d(destination + chunk * chunk_bytes, map, barrier, chunk * chunk_elems, token, head);
+    const u32 place = destination + chunk * chunk_bytes;
+    cp_async_bulk_tensor_3d(place, map, barrier, chunk * chunk_elems, token, head);
   }
 }
 
@@ -621,10 +615,10 @@ __device__ __forceinline__ void load_k_block(const TensorMaps& maps, const Param
                                              const WorkTile& tile, i32 block, u32 stage) {
   const i32 token = tile.k_begin + block * kBlockN;
   mbarrier_arrive_expect_tx(k_full(stage), kKTxBytes);
-  copy_tile<kNopeChunks>(k_nope_tile(stage), kKNopeChunkBytes, kNopeChunkElems, maps.k_nope_map, k_full(stage),
-                         token, tile.head * (i32)params.k_nope_head_step);
-  copy_tile<kRopeChunks>(k_rope_tile(stage), kKRopeChunkBytes, kRopeChunkElems, maps.k_rope_map, k_full(stage),
-                         token, 0);
+  copy_tile<kNopeChunks>(k_nope_tile(stage), kKNopeChunkBytes, kNopeChunkElems, maps.k_nope_map,
+                         k_full(stage), token, tile.head * (i32)params.k_nope_head_step);
+  copy_tile<kRopeChunks>(k_rope_tile(stage), kKRopeChunkBytes, kRopeChunkElems, maps.k_rope_map,
+                         k_full(stage), token, 0);
 }
 
 // Fetches one KV block of V, rows as they lie in memory.

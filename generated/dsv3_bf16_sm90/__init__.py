@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "a56ae4fbfffce3ddffb9db0e2e4032c33bc07649c0a0161aa5a239c31c093581"
+SOURCE_DIGEST = "d79ad8285d3a2c066da4ec404b9d298a37f51a5615915166b4cf07f104adb167"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

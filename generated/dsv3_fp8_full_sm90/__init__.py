@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "d7821db1fc5634ae81a49fd55e527333eb531b306ffa3f398fb21f1ab944fba1"
+SOURCE_DIGEST = "4a435088e0c0ea3807aa8462d69374f0a2d007c81a8c7f8eb15bba62beb24003"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

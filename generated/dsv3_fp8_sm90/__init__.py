@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "1bf92e1fad91f32649b857ce3ea1f1f72c6485eddc169da677c7abeac814bb37"
+SOURCE_DIGEST = "65f8ce13833be3dfc8f177e371f6b909ad5f0f5ecf4183e21601d7b0493ee3b4"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

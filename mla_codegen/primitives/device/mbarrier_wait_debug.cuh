@@ -21,9 +21,9 @@ __device__ __forceinline__ u64 global_timer_ns() {
 
 __device__ __noinline__ void mbarrier_timeout(u32 barrier, u32 phase) {
   DebugRecord* record = mla_debug_record;
+  // Only the first thread traps: the trap of another one would end the kernel before the record is there.
+  if (record != nullptr && atomicCAS_system(&record->claimed, 0u, 1u) != 0u) return;
   if (record != nullptr) {
-    // The first thread writes and traps; a trap of another one would come before the record is there.
-    while (atomicCAS_system(&record->claimed, 0u, 1u) != 0u) __nanosleep(1000000);
     volatile DebugRecord* out = record;
     out->thread = threadIdx.x;
     out->barrier = barrier;

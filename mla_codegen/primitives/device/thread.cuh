@@ -11,11 +11,8 @@ __device__ __forceinline__ u32 warp_uniform(u32 value) { return __shfl_sync(0xff
 __device__ __forceinline__ bool elect_sync() {
   u32 elected;
   asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "elect.sync _|p, 0xffffffff;\n"
-      "selp.b32 %0, 1, 0, p;\n"
-      "}"
+      "{\n.reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}"
       : "=r"(elected));
   return elected != 0;
 }
