@@ -1,0 +1,170 @@
+"""Compiling the engine and kernels with the machine's C++ compiler, each once: the cache goes by content."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from mla_codegen.digest import sha256, short
+from mla_codegen.errors import CompileError
+
+CPP_FOLDER = Path(__file__).parent / "cpp"
+"""The engine's sources and the host model that kernels include."""
+
+_COMMON_FLAGS = ("-std=c++20", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
+_ENGINE_FLAGS = ("-O2",)
+_KERNEL_FLAGS = ("-O1",)
+# A kernel leaves the engine's symbols open until it is loaded; only macOS has to be told.
+_SHARED_FLAGS = ("-shared", "-undefined", "dynamic_lookup") if sys.platform == "darwin" else ("-shared",)
+_COMPILERS = ("g++", "clang++", "c++")
+_TIMEOUT_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiler:
+    """A compiler command, the flags for this machine's processor, and what tells it from others."""
+
+    command: tuple[str, ...]
+    machine_flags: tuple[str, ...]
+    identity: str
+
+
+@functools.cache
+def find_compiler() -> Compiler:
+    """$CXX, g++ or clang++; CompileError where there is none."""
+    chosen = os.environ.get("CXX")
+    candidates = [tuple(shlex.split(chosen))] if chosen else [(name,) for name in _COMPILERS]
+    for command in candidates:
+        if command and shutil.which(command[0]):
+            return _describe(command)
+    looked_for = chosen or ", ".join(_COMPILERS)
+    raise CompileError.single(
+        "no-host-compiler",
+        f"no C++20 compiler found ({looked_for}), the emulator needs g++ 11 or clang++ 14 or newer",
+        help="install g++ (Debian: apt install g++; macOS: xcode-select --install), or set CXX",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Libraries:
+    """Shared libraries: the engine, loaded once per process, and a kernel, whose open symbols it resolves."""
+
+    engine: Path
+    kernel: Path
+
+
+def build_kernel(name: str, source: str, launcher: str) -> Libraries:
+    """The libraries of a kernel; compiles what the cache does not hold."""
+    compiler = find_compiler()
+    engine = build_engine()
+    key = {"engine": engine.name, "source": source, "launcher": launcher, "flags": list(_KERNEL_FLAGS)}
+    target = _folder() / f"{name}-{short(key)}.so"
+    if target.is_file():
+        return Libraries(engine=engine, kernel=target)
+    with tempfile.TemporaryDirectory(prefix="mla-emulator-") as scratch:
+        folder = Path(scratch)
+        (folder / f"{name}.cu").write_text(source)
+        (folder / "launcher.cpp").write_text(launcher)
+        library = folder / "kernel.so"
+        _compile(
+            compiler,
+            (*_KERNEL_FLAGS, *_SHARED_FLAGS, f"-I{CPP_FOLDER}", f"-I{folder}", "launcher.cpp"),
+            library,
+            folder,
+            f"the source of {name}",
+        )
+        _publish(library, target)
+    return Libraries(engine=engine, kernel=target)
+
+
+@functools.cache
+def build_engine() -> Path:
+    """The engine's library for this machine."""
+    compiler = find_compiler()
+    sources = sorted([*CPP_FOLDER.glob("*.cpp"), *CPP_FOLDER.glob("*.hpp")])
+    key = {
+        "sources": {path.name: sha256(path.read_bytes()) for path in sources},
+        "compiler": compiler.identity,
+        "flags": [*_COMMON_FLAGS, *_ENGINE_FLAGS, *compiler.machine_flags],
+    }
+    target = _folder() / f"engine-{short(key)}.so"
+    if not target.is_file():
+        with tempfile.TemporaryDirectory(prefix="mla-emulator-") as scratch:
+            built = Path(scratch) / "engine.so"
+            arguments = (*_ENGINE_FLAGS, *_SHARED_FLAGS, "-pthread", str(CPP_FOLDER / "engine.cpp"))
+            _compile(compiler, arguments, built, Path(scratch), "the emulator's engine")
+            _publish(built, target)
+    return target
+
+
+def _compile(compiler: Compiler, arguments: tuple[str, ...], target: Path, folder: Path, what: str) -> None:
+    command = [*compiler.command, *_COMMON_FLAGS, *compiler.machine_flags, *arguments, "-o", str(target)]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+    )
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+        raise CompileError.single(
+            "host-compile",
+            f"{compiler.command[0]} refuses {what} with exit code {done.returncode}",
+            notes=tuple(errors[:8]),
+            help="the emulator needs g++ 11 or clang++ 14 or newer",
+        )
+
+
+def _describe(command: tuple[str, ...]) -> Compiler:
+    """Version and predefined macros of the compiler with the flags that it takes for this processor."""
+    for flags in (("-march=native",), ("-mcpu=native",), ()):
+        probe = subprocess.run(
+            [*command, *flags, "-std=c++20", "-dM", "-E", "-x", "c++", os.devnull],
+            capture_output=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+        if probe.returncode == 0:
+            return Compiler(command=command, machine_flags=flags, identity=sha256(probe.stdout))
+    raise CompileError.single(
+        "host-compiler",
+        f"{command[0]} does not take -std=c++20, the emulator needs g++ 11 or clang++ 14 or newer",
+        help="install a newer g++ or clang++, or set CXX",
+    )
+
+
+@functools.cache
+def _folder() -> Path:
+    """The cache's `emulator` folder, or one for this process where that cannot be written."""
+    chosen = os.environ.get("MLA_CODEGEN_CACHE_DIR")
+    try:
+        folder = (Path(chosen) if chosen else _user_cache()) / "emulator"
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except (OSError, RuntimeError):
+        pass  # no home folder, or one that cannot be written
+    return Path(_process_folder().name)
+
+
+@functools.cache
+def _process_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="mla-emulator-cache-")
+
+
+def _user_cache() -> Path:
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "mla-codegen"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mla-codegen"
+
+
+def _publish(built: Path, target: Path) -> None:
+    """Puts a finished file in place at once; whoever is second overwrites equal bytes."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.copyfile(built, partial)
+    partial.chmod(0o755)
+    partial.replace(target)

@@ -1,0 +1,11 @@
+// The engine as one translation unit: compiled once per machine into a library that kernels use.
+#include "barriers.cpp"
+#include "launch.cpp"
+#include "memory.cpp"
+#include "mma_arithmetic.cpp"
+#include "scheduler.cpp"
+#include "shadow.cpp"
+#include "tma.cpp"
+#include "warps.cpp"
+#include "wgmma.cpp"
+#include "word_copies.cpp"

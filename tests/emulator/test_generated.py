@@ -1,0 +1,162 @@
+"""The generated kernels under the emulator: results against float64, and the calls that lead there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mla_codegen.emulator import EmulatedKernel, EmulationError, load_emulated
+from mla_codegen.errors import CompileError, LaunchError
+from tests.emulator.faults import FAULTS
+from tests.emulator.support import (
+    BOUNDS,
+    GENERATED,
+    kernel_of,
+    make_problem,
+    plan_of,
+    relative_error,
+    run,
+    source_of,
+)
+
+NAMES = sorted(path.parent.name for path in GENERATED.glob("*/plan.json"))
+FP8, BF16 = "dsv3_fp8_sm90", "dsv3_bf16_sm90"
+PROBLEMS = {
+    "aligned": ((384,), (384,)),
+    "one query, one key": ((1,), (1,)),
+    "one query": ((1,), (600,)),
+    "one key": ((200,), (1,)),
+    "tile edges": ((191, 192, 193), (95, 96, 97)),
+    "other tile edges": ((127, 128, 129), (127, 128, 129)),
+    "phases wrap": ((64,), (9 * 128,)),
+    "ragged with empty ones": ((0, 30, 0, 7), (5, 0, 0, 100)),
+    "rows that see nothing": ((300,), (20,)),
+}
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_results(name: str, problem: str) -> None:
+    data = make_problem(name, *PROBLEMS[problem], 2)
+    bound = BOUNDS[plan_of(name).spec["dtypes"]["qkv"]]
+    report = kernel_of(name).run(**data.arguments, schedules=3, check=True)
+    assert not report.hazards, report.render()
+    assert report.unwritten_elements == 0
+    assert relative_error(report.out, data.expected) <= bound
+    assert report.schedules == ((0, "late"), (1, "early"), (2, "random"))
+
+
+def test_nothing_runs_for_an_empty_problem() -> None:
+    data = make_problem(FP8, (0,), (5,), 1)
+    assert kernel_of(FP8).run(**data.arguments).counts == {}
+
+
+def test_call_returns_the_output_and_fills_out() -> None:
+    data = make_problem(BF16, (70,), (90,), 2)
+    kernel = load_emulated(plan_of(BF16), source_of(BF16))
+    assert kernel.is_compiled()
+    expected = kernel(**data.arguments)
+    padded = np.full((70, 2, 160), 7, np.uint16).view(expected.dtype)
+    out = padded[:, :, 16:144]
+    assert kernel(**data.arguments, out=out) is out
+    assert np.array_equal(out.view(np.uint16), expected.view(np.uint16))
+    assert (padded.view(np.uint16)[:, :, :16] == 7).all()
+    assert (padded.view(np.uint16)[:, :, 144:] == 7).all()
+
+
+def test_slices_and_views_of_codes_give_the_same_bits() -> None:
+    data = make_problem(FP8, (100,), (200,), 2)
+    expected = kernel_of(FP8).run(**data.arguments).out
+    views: dict[str, Any] = dict(data.arguments)
+    joined = np.concatenate([views["k_nope"], views["v"]], axis=2)
+    views["k_nope"], views["v"] = joined[:, :, :128], joined[:, :, 128:]
+    views["q_nope"] = views["q_nope"].view(np.uint8)
+    views["k_rope"] = views["k_rope"][:, None, :].view(np.uint16)
+    assert np.array_equal(kernel_of(FP8).run(**views).out.view(np.uint16), expected.view(np.uint16))
+
+
+def test_a_run_is_replayed_by_its_seed_and_workers_change_nothing() -> None:
+    data = make_problem(FP8, (400,), (300,), 2)
+    one = kernel_of(FP8).run(**data.arguments, seed=5, policy="random")
+    two = kernel_of(FP8).run(**data.arguments, seed=5, policy="random", workers=3)
+    assert one.counts == two.counts
+    assert np.array_equal(one.out.view(np.uint16), two.out.view(np.uint16))
+    other = kernel_of(FP8).run(**data.arguments, seed=6, policy="random")
+    assert other.counts["switches"] != one.counts["switches"]
+
+
+def test_exact_arithmetic_is_a_switch() -> None:
+    data = make_problem(FP8, (64,), (2000,), 1, v_mean=1.0)
+    errors = {
+        arithmetic: relative_error(
+            kernel_of(FP8).run(**data.arguments, arithmetic=arithmetic).out, data.expected
+        )
+        for arithmetic in ("tensor_core", "exact")
+    }
+    assert errors["exact"] < 4e-3
+    assert errors["exact"] < errors["tensor_core"]
+
+
+def test_trace_shows_roles_and_barriers(tmp_path: Path) -> None:
+    data = make_problem(FP8, (100,), (300,), 1)
+    kernel_of(FP8).run(**data.arguments, trace=tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {event["name"] for event in events}
+    tracks = {event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert {"wait k_full[0]", "arrive k_empty[0]", "wait turn_0"} <= names
+    assert {"warp 0: load", "warp 4: consumer 0", "tensor core", "copy engine"} <= tracks
+    assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
+
+
+def test_hazards_make_a_call_fail() -> None:
+    fault = next(fault for fault in FAULTS if fault.name == "no wait for K")
+    with pytest.raises(EmulationError, match=r"hazard-race.*kv_smem\[stage"):
+        fault.build()(**make_problem(FP8, (130,), (333,), 1).arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"q_scale": None}, "q_scale is missing"),
+        ({"v_scale": np.ones(1, np.float32)}, "v_scale is passed, but the spec does not declare it"),
+        ({"max_seqlen_q": None}, "max_seqlen_q is None"),
+        ({"q_rope": np.zeros((20, 2, 64), np.float32)}, "q_rope has dtype float32, bf16 is needed"),
+        ({"k_rope": np.zeros((50, 48), np.uint16)}, r"k_rope has shape \[50, 48\]"),
+        ({"q_nope": np.zeros((20, 2, 136), np.uint8)[:, :, 8:]}, "q_nope starts at address"),
+        ({"v": np.zeros((90, 2, 130), np.uint8)[:, :, :128]}, "v has a stride of 260 B along total_k"),
+        ({"policy": "never"}, "policy is 'never'"),
+        ({"cu_seqlens_q": np.array([0, 21], np.int32), "check": True}, "cu_seqlens_q is"),
+    ],
+)
+def test_wrong_arguments_are_named(change: dict[str, Any], text: str) -> None:
+    arguments = {**make_problem(FP8, (20,), (50,), 2).arguments, **change}
+    with pytest.raises(LaunchError, match=text):
+        kernel_of(FP8).run(**arguments)
+
+
+def test_source_that_does_not_compile_is_refused_with_its_line() -> None:
+    with pytest.raises(CompileError, match=r"dsv3_fp8_sm90\.cu:\d+"):
+        EmulatedKernel(plan_of(FP8), source_of(FP8).replace("cta_sync();", "no_such_primitive();")).warmup()
+
+
+def test_a_machine_without_compiler_is_told_what_to_install() -> None:
+    code = "from mla_codegen.emulator.compiler import find_compiler; find_compiler()"
+    environment = {**os.environ, "PATH": "", "CXX": "", "PYTHONPATH": str(GENERATED.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert "no C++20 compiler found" in done.stderr
+    assert "install g++" in done.stderr
+
+
+def test_speed_of_one_head() -> None:
+    data = make_problem(FP8, (256,), (256,), 1)
+    run(kernel_of(FP8), data, seed=0)
+    assert min(run(kernel_of(FP8), data, seed=seed).seconds for seed in range(5)) < 0.1
