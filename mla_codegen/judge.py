@@ -191,7 +191,7 @@ def _bound(
     with_mean = problem.data == "mean"
     if facts.qkv_dtype != "e4m3" or with_mean:
         return contract_bound(plan.spec, v_has_mean=with_mean)
-    lift = plan.variants[0].p_lift_log2
+    lift = plan.variants[0].p_rounding.lift_log2
     emulated, _ = reference(plan.spec, **arguments, p_dtype=p_dtype(plan), p_lift_log2=lift)
     return contract_bound(plan.spec, expected=expected, emulated=emulated)
 

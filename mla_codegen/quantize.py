@@ -152,15 +152,24 @@ def _scale(facts: TensorFacts, lib: ArrayLibrary, form: str, x: Any, rope: Any) 
         return None
     axes = _group_axes(form, x.ndim)
     largest = lib.amax(x, axes)
-    scale = largest / _E4M3_LARGEST
+    scale = _share(largest, _E4M3_LARGEST)
     is_zero = largest == 0
     floor = _SMALLEST_SCALE
     if rope is not None and facts.rope_prescaled:
         rope_largest = lib.amax(rope, axes)
-        floor = lib.maximum(rope_largest / _ROPE_LARGEST[facts.rope_dtype], _SMALLEST_SCALE)
+        floor = lib.maximum(_share(rope_largest, _ROPE_LARGEST[facts.rope_dtype]), _SMALLEST_SCALE)
         if facts.rope_dtype == "e4m3":
             is_zero = is_zero & (rope_largest == 0)
     return lib.maximum(lib.where(is_zero, 1.0, scale), floor)
+
+
+def _share(largest: Any, limit: float) -> Any:
+    """`largest` over `limit`, as a product with the float32 reciprocal.
+
+    Libraries do not agree on how they divide by a constant (torch multiplies on the GPU); a product of two
+    float32 has one result.
+    """
+    return largest * float(np.float32(1.0) / np.float32(limit))
 
 
 def _group_axes(form: str, ndim: int) -> tuple[int, ...]:
@@ -186,7 +195,7 @@ def _packed_rope(
     packed = {"q_rope": lib.cast(q_rope, facts.rope_dtype)}
     if facts.k_rope_scale == "token":
         largest = lib.amax(k_rope, (-2, -1))
-        scale = lib.where(largest == 0, 1.0, lib.maximum(largest / _E4M3_LARGEST, _SMALLEST_SCALE))
+        scale = lib.where(largest == 0, 1.0, lib.maximum(_share(largest, _E4M3_LARGEST), _SMALLEST_SCALE))
         k_rope = k_rope / scale
         packed["k_rope_scale"] = scale[..., 0, 0]
     packed["k_rope"] = lib.cast(k_rope[..., 0, :], facts.rope_dtype)

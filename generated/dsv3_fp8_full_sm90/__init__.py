@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "4a435088e0c0ea3807aa8462d69374f0a2d007c81a8c7f8eb15bba62beb24003"
+SOURCE_DIGEST = "cdc73a2423703434aa0287eee56d33fabf35cc0a0e90744ff623fcd3b51dbda8"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "65f8ce13833be3dfc8f177e371f6b909ad5f0f5ecf4183e21601d7b0493ee3b4"
+SOURCE_DIGEST = "3f2bf4888698c200ac351065a2863594e78589f42f2931e25f09440670eb45ad"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -17,12 +17,13 @@ from mla_codegen.plan.model import (
     Launch,
     Partials,
     Plan,
+    PRounding,
     Smem,
     Variant,
     VLoad,
 )
 from mla_codegen.plan.support import ARCHES, unsupported
-from mla_codegen.plan.tiles import Tiles, resolve_tiles, smaller, tile_choices
+from mla_codegen.plan.tiles import E4M3_LARGEST, LAZY_SUM_GOAL, Tiles, resolve_tiles, smaller, tile_choices
 from mla_codegen.plan.v_chunks import v_transposed_chunks
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _variant(
         roles=role_list,
         mma=mma.mma_names(tiles),
         v_load=_v_load(tiles),
-        p_lift_log2=tiles.lift_log2,
+        p_rounding=_p_rounding(tiles, qkv),
         v_transposed_chunks=chunks,
         tensor_maps=maps,
         params=call.plan_params(has_scales=has_scales),
@@ -198,6 +199,19 @@ def _softmax_step(tiles: Tiles) -> str:
     if tiles.lazy_softmax:
         return "lazy"
     return "flushing" if tiles.flush_blocks else "online"
+
+
+def _p_rounding(tiles: Tiles, dtype: str) -> PRounding:
+    return PRounding(
+        dtype=dtype,
+        lift_log2=tiles.lift_log2,
+        lazy=tiles.lazy_softmax,
+        block_n=tiles.block_n,
+        group_rows=tiles.block_m // tiles.consumers,
+        warp_rows=tiles.block_m // tiles.consumers // barriers.WARPS_PER_WARPGROUP,
+        sum_limit=float(E4M3_LARGEST),
+        sum_goal=float(LAZY_SUM_GOAL),
+    )
 
 
 def _v_load(tiles: Tiles) -> VLoad:

@@ -168,6 +168,29 @@ class MmaNames:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PRounding:
+    """How the kernel rounds P, for an emulation to judge it by.
+
+    P is 2^(z - reference + lift) rounded to ``dtype``. With ``lazy`` False the reference is the row maximum.
+    Else it is the maximum over the row's masked blocks of ``block_n`` keys (those from the block of the last
+    key that the first of ``group_rows`` rows sees), and moves up, for all ``warp_rows`` rows of a warp at once,
+    at a block in which the P of one thread (columns 8 i + 2 t and + 1 for t = 0 to 3) sum to more than
+    ``sum_limit``; after each such exact step the lift of a row, back at ``lift_log2``, is lowered by powers of
+    two until that sum is at most ``sum_goal``. Blocks come from the last to the first; rows beyond the
+    sequence take no part.
+    """
+
+    dtype: str
+    lift_log2: float
+    lazy: bool
+    block_n: int
+    group_rows: int
+    warp_rows: int
+    sum_limit: float
+    sum_goal: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VTransposedChunk:
     """A piece of the transposed V tile: each row (one V column) holds ``width_bytes`` one-byte tokens.
 
@@ -297,7 +320,7 @@ class Variant:
     roles: tuple[Role, ...]
     mma: MmaNames
     v_load: VLoad
-    p_lift_log2: float
+    p_rounding: PRounding
     v_transposed_chunks: tuple[VTransposedChunk, ...]
     tensor_maps: tuple[TensorMap, ...]
     params: tuple[ParamField, ...]

@@ -35,8 +35,8 @@ FLUSH_KEYS = 1152
 """Keys between two flushes of O: the error on a V with a mean is about 1.5e-5 per key of this window."""
 E4M3_LARGEST = 448
 """Also the largest sum of a thread's P for which the lazy softmax keeps its reference point."""
-LAZY_SUM_GOAL = 256
-"""What that sum is brought below in an exact step, so that the next blocks have room."""
+LAZY_SUM_GOAL = 64
+"""What that sum is brought below in an exact step: the next blocks then have room for 7 times as much."""
 SWIZZLE_BYTES = 128
 """Width of a shared-memory chunk row: the widest swizzle mode."""
 SMALLEST_BLOCK_N = 64

@@ -228,7 +228,7 @@ def judge(
     actual = out[places][:, picked].float().cpu().numpy()
     report = measure(actual, expected, out_dtype=under.facts.out_dtype)
     if bound is None and under.facts.qkv_dtype == "e4m3":
-        lift = under.plan.variants[0].p_lift_log2
+        lift = under.plan.variants[0].p_rounding.lift_log2
         emulated, _ = mla.reference(spec, **chosen, rows=rows, p_dtype=p_dtype(under.plan), p_lift_log2=lift)
         bound = contract_bound(spec, expected=expected, emulated=emulated).rel_frobenius
     elif bound is None:

@@ -42,7 +42,7 @@ def with_every_lane_arriving(source: str) -> str:
         scaled = match[1] == "kScaledLoadArrivals"
         return f"{match[1]} = {1 + 32 if scaled else 32 * int(match[2])};"
 
-    return re.sub(r"(kScaledLoadArrivals|kConsumerArrivals) = (\d+);", counted, edited)
+    return re.sub(r"(kScaledLoadArrivals|kConsumerArrivals|kTailArrivals) = (\d+);", counted, edited)
 
 
 def main(spec: str, *, every_lane_arrives: bool) -> int:
