@@ -155,7 +155,7 @@ def _plan(
         template=_TEMPLATE,
         spec_digest=digest.short(mapping),
         spec=mapping,
-        validated=("ptxas", "hardware"),
+        validated=("ptxas", "emulator", "hardware"),
         formula=text.formula(spec, tiles),
         choices=choices,
         arch_guard="defined(__CUDA_ARCH_FEAT_SM90_ALL)",

@@ -173,10 +173,10 @@ class PRounding:
 
     P is 2^(z - reference + lift) rounded to ``dtype``. With ``lazy`` False the reference is the row maximum.
     Else it is the maximum over the row's masked blocks of ``block_n`` keys (those from the block of the last
-    key that the first of ``group_rows`` rows sees), and moves up, for all ``warp_rows`` rows of a warp at once,
-    at a block in which the P of one thread (columns 8 i + 2 t and + 1 for t = 0 to 3) sum to more than
-    ``sum_limit``; after each such exact step the lift of a row, back at ``lift_log2``, is lowered by powers of
-    two until that sum is at most ``sum_goal``. Blocks come from the last to the first; rows beyond the
+    key that the first of ``group_rows`` rows sees), and moves up, for all ``warp_rows`` rows of a warp, at a
+    block in which the P of one thread (columns 8 i + 2 t and + 1 for t = 0 to 3) sum to more than
+    ``sum_limit``; after each such exact step the lift of a row, back at ``lift_log2``, is lowered by powers
+    of two until that sum is at most ``sum_goal``. Blocks come from the last to the first; rows beyond the
     sequence take no part.
     """
 
