@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "cdc73a2423703434aa0287eee56d33fabf35cc0a0e90744ff623fcd3b51dbda8"
+SOURCE_DIGEST = "693718601f7e6a147d6e935ae4360c3b8eeb42fa3c72d3fb40aa31ce8ac2c2a5"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@
 //   s[i,j] = (q_nope[i].k_nope[j] + q_rope[i].k_rope[j]) * q_scale[i] * k_scale[j]
 //   z[i,j] = softmax_scale * s[i,j];  every key is visible
 //   o[i,:] = sum_j softmax(z[i,:])[j] * v[j,:];  a row that sees no key is 0
-//   P, the numerators of softmax, is rounded to e4m3 after multiplication by 2^6
+//   P, the numerators of softmax, is rounded to e4m3 after multiplication by 2^5
 //
 // What the planner chose, and by which rule:
 //   schedule.consumers = 3: e4m3: three warpgroups of it fit
@@ -533,11 +533,11 @@ constexpr u32 kSwizzleAtomBytes = 1024;  // 8 rows * 128: from one group of rows
 constexpr u32 kSwizzle128B = 1;  // mode bits of the matrix descriptor
 
 // Numbers
-constexpr float kLiftLog2 = 0x1.8000000000000p+2f;  // 6: log2 of what P is multiplied by
+constexpr float kLiftLog2 = 0x1.4000000000000p+2f;  // 5: log2 of what P is multiplied by
 constexpr float kSmallestFactor = 0x1.0000000000000p-100f;  // 2^-100: stands in for a factor of 0
 constexpr float kLazySumLimit = 448.0f;  // of a thread's P in a block: the largest e4m3 number
 constexpr float kLazySumGoal = 64.0f;  // what an exact step brings that sum below
-constexpr u32 kLiftSteps = 5;  // halvings that bring it there whatever the scores are
+constexpr u32 kLiftSteps = 4;  // halvings that bring it there whatever the scores are
 constexpr i32 kFlushBlocks = 12;  // KV blocks after which O goes to its master
 constexpr u32 kMasterVectorBytes = 16;  // 8 bf16 of O of one thread
 constexpr u32 kMasterVectorStride = 2048;  // bytes: 128 threads * kMasterVectorBytes

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "3f2bf4888698c200ac351065a2863594e78589f42f2931e25f09440670eb45ad"
+SOURCE_DIGEST = "cae40adada834fec59ab327b94df684f414a16cbe014364b7b910e33470f8ab4"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -103,15 +103,15 @@ class Tiles:
     def lift_log2(self) -> float:
         """P is multiplied by 2 to this. e4m3 reaches 448: 2^8 where each P is at most 1.
 
-        Less with the lazy softmax, whose P may pass 1 before the reference point moves: 2^6 leaves 2^2.8.
+        Less with the lazy softmax, whose P may pass 1 before the reference point moves: 2^5 leaves 2^3.8.
         """
         if not self.transposes_v:
             return 0.0
-        return 6.0 if self.lazy_softmax else 8.0
+        return 5.0 if self.lazy_softmax else 8.0
 
     @property
     def lift_steps(self) -> int:
-        """Halvings after which a thread's block_n / 4 columns of the largest P sum to 256 at most."""
+        """Halvings after which a thread's block_n / 4 columns of the largest P sum to LAZY_SUM_GOAL at most."""
         return max(0, math.ceil(math.log2(self.block_n // 4 * 2**self.lift_log2 / LAZY_SUM_GOAL)))
 
     @property

@@ -282,15 +282,15 @@ FP8_CONSTANTS = COMMON | {
     "kTransposeTasks": "24",  # 96 / 16 x 4
     "kScoreRegs": "48",  # 64 x 96 / 128
     "kProbRegs": "12",  # 48 bytes in 4-byte registers
-    # A thread has 96 / 4 = 24 columns of a row, and 448 / 24 = 18.7 is between 2^4 and 2^5.
-    "kLiftLog2": "0x1.0000000000000p+2f",  # 4
+    "kLiftLog2": "0x1.4000000000000p+2f",  # 6
     "kLazySumLimit": "448.0f",  # the largest e4m3: 1.75 x 2^8
     "kFlushBlocks": "12",  # 1152 keys / 96
     "kMasterVectorBytes": "16",  # 8 bf16
     "kMasterVectorStride": "2048",  # 128 threads x 16
     "kMasterGroupBytes": "16384",  # 64 rows x 128 columns x 2
 }
-NOT_BF16 = ("kLazySumLimit", "kFlushBlocks", "kMasterVectorBytes", "kMasterVectorStride", "kMasterGroupBytes")
+NOT_BF16 = ("kLazySumLimit", "kLazySumGoal", "kLiftSteps", "kFlushBlocks")
+NOT_BF16 += ("kMasterVectorBytes", "kMasterVectorStride", "kMasterGroupBytes")
 BF16_CONSTANTS = COMMON | {
     "kBlockM": "128",
     "kBlockN": "128",

@@ -264,13 +264,9 @@ def test_16_bit_products_are_never_flushed(values: dict[str, object], variant: s
     assert "flush" not in " ".join(plan.variants[0].schedule)
 
 
-# A thread sums block_n / 4 columns of a row, each 2^lift where all scores are equal; the limit is 448.
 LIFT = [
-    (FP8, {"block_n": 64}, "lazy", 4),  # 448 / 16 = 28
-    (FP8, {"block_n": 96}, "lazy", 4),  # 448 / 24 = 18.7
-    (FP8, {"block_n": 64, "consumers": 2}, "auto", 4),
-    (FP8, {"block_n": 128, "consumers": 2}, "auto", 3),  # 448 / 32 = 14
-    (FP8, {"block_n": 160, "consumers": 2}, "lazy", 3),  # 448 / 40 = 11.2
+    *((FP8, {"block_n": block_n}, "lazy", 5) for block_n in (64, 96)),
+    *((FP8, {"block_n": block_n, "consumers": 2}, "auto", 5) for block_n in (64, 128, 160)),
     (FP8, {"block_n": 64}, "online", 8),  # each P is at most 1, and 2^8 = 256 <= 448 < 2^9
     (FP8, {}, "online", 8),
     (FP8, {"block_n": 160, "consumers": 2}, "online", 8),
@@ -284,14 +280,26 @@ def test_what_p_is_multiplied_by(
     base: dict[str, object], values: dict[str, object], variant: str, lift: int
 ) -> None:
     plan = plan_of(base, variant=variant, **values)
+    (only,) = plan.variants
     lazy = base is FP8 and variant != "online"
-    assert float.fromhex(constants(plan)["kLiftLog2"].removesuffix("f")) == lift
-    assert plan.variants[0].features.lazy_softmax is lazy
-    assert constants(plan).get("kLazySumLimit") == ("448.0f" if lazy else None)
+    found = constants(plan)
+    assert float.fromhex(found["kLiftLog2"].removesuffix("f")) == lift
+    assert only.features.lazy_softmax is lazy
+    assert found.get("kLazySumLimit") == ("448.0f" if lazy else None)
     assert (f"multiplication by 2^{lift}" in " ".join(plan.formula)) is (base is FP8)
-    if lazy:
-        columns = plan.variants[0].launch.block_n // 4
-        assert 2**lift * columns <= 448 < 2 ** (lift + 1) * columns
+    rounding = only.p_rounding
+    assert (rounding.dtype, rounding.lift_log2, rounding.lazy) == (plan.spec["dtypes"]["qkv"], lift, lazy)
+    assert (rounding.block_n, rounding.group_rows, rounding.warp_rows) == (only.launch.block_n, 64, 16)
+    if not lazy:
+        assert not {"kLazySumGoal", "kLiftSteps"} & found.keys()
+        return
+    # A thread sums block_n / 4 columns of a row, each 2^lift where all scores are equal; as many halvings
+    # as bring that down to the goal, and no more, which leaves room below the limit.
+    goal, steps = float(found["kLazySumGoal"].removesuffix("f")), int(found["kLiftSteps"])
+    assert (rounding.sum_limit, rounding.sum_goal) == (448, goal)
+    largest = only.launch.block_n // 4 * 2**lift
+    assert goal < 448
+    assert largest / 2**steps <= goal < largest / 2 ** (steps - 1)
 
 
 # Partial of the softmax, features lazy_softmax and flushes_output.

@@ -34,17 +34,28 @@ def plan(order: str, consumers: int = 2) -> Plan:
 
 @functools.cache
 def code(order: str) -> str:
-    """The source on one line, without comments and pragmas."""
-    return " ".join(re.sub(r"//.*|#pragma.*", "", render(plan(order))).split())
+    """The source without comments and pragmas, and without blanks that mean nothing."""
+    return glued(render(plan(order)))
+
+
+def glued(text: str) -> str:
+    return re.sub(r" ?([^\w ]) ?", r"\1", " ".join(re.sub(r"//.*|#pragma.*", "", text).split()))
+
+
+def holds(text: str, condition: str, statement: str) -> bool:
+    """Whether the statement starts what the text does under the condition, in braces or without."""
+    return bool(re.search(rf"{re.escape(glued(condition))}\{{?{re.escape(glued(statement))}", text))
 
 
 def function(order: str, called: str) -> str:
     text = code(order)
-    start = re.search(rf"__device__ __forceinline__ \w+ {called}\(", text)
+    start = re.search(rf"__device__ __forceinline__ \w+ {called}\([^{{}};]*\)\{{", text)
     assert start, f"no function {called}"
-    begin = text.index(") { ", start.end()) + len(") { ")
-    ends = [text.find(mark, begin) for mark in (" __device__", " template <", " extern ", " struct ")]
-    return text[begin : min(end for end in ends if end >= 0)]
+    depth, end = 1, start.end()
+    while depth:
+        depth += {"{": 1, "}": -1}.get(text[end], 0)
+        end += 1
+    return text[start.end() : end - 1]
 
 
 @dataclass(frozen=True)
@@ -56,10 +67,10 @@ class Event:
     only_if: str = ""
 
 
-CONDITIONS = r"if \((has_turn|block > 0|has_tail\(tile\))\) (?:\{ ([^{}]*)\}|([^;{}]*;))"
+CONDITIONS = r"if\((has_turn|block>0|has_tail\(tile\))\)(?:\{([^{}]*)\}|([^;{}]*;))"
 CALLS = (
     r"(?P<wait>mbarrier_wait)\((?P<full>\w+)\(|(?P<turn>bar_sync)\(turn_barrier\(consumer\)"
-    r"|(?P<pass>pass_turn)\(consumer, block\)|(?P<release>release_slot)\((?P<empty>\w+)\("
+    r"|(?P<pass>pass_turn)\(consumer,block\b|(?P<release>release_slot)\((?P<empty>\w+)\("
     r"|(?P<use>issue_(?:qk|pv))\(|\b(?P<ring>[kv])\.(?P<advance>advance)\(\)|(?P<scores>finish_scores)<"
 )
 
@@ -105,8 +116,8 @@ class Script:
 @functools.cache
 def script(order: str) -> Script:
     text = function(order, "consumer_warpgroup")
-    first = text.index("if (block >= 0) { ")
-    loop = text.index("for (--block;")
+    first = text.index("if(block>=0){")
+    loop = text.index("for(--block;")
     last = text.rindex("mbarrier_wait(v_full")
     return Script(
         skip=events(order, function(order, "skip_block")),
@@ -277,7 +288,7 @@ class Cta:
     def play(self, part: list[Event], index: int, block: int, k: State, v: State) -> Process:
         holds = {
             "has_turn": block + 1 < self.num_blocks,
-            "block > 0": block > 0,
+            "block>0": block > 0,
             "has_tail(tile)": False,  # played by waits_for_tail
             "": True,
         }
@@ -392,34 +403,34 @@ def test_the_model_notices_what_would_go_wrong(
 def test_what_the_model_takes_for_granted(order: str) -> None:
     text, consumer = code(order), function(order, "consumer_warpgroup")
     # One arrival a warp, and as many as the planner counts; one arrival of a warpgroup per turn.
-    assert "if (lane == 0) mbarrier_arrive(empty_barrier);" in function(order, "release_slot")
+    assert holds(function(order, "release_slot"), "if (lane == 0)", "mbarrier_arrive(empty_barrier")
     for consumers in (2, 3):
         (variant,) = plan(order, consumers).variants
         arrivals = {item.arrivals for item in variant.mbarriers if item.name in ("k_empty", "v_empty")}
         assert arrivals == {WARPS * consumers}
         assert {item.threads for item in variant.named_barriers} == {2 * 128}
     assert text.count("bar_arrive(turn_barrier(") == 2
-    first = (
-        "if (consumer + 1 == kNumConsumers && tile.num_blocks > 1) bar_arrive(turn_barrier(0), kTurnThreads);"
-    )
-    assert first in consumer
-    assert function(order, "pass_turn").startswith(
-        "if (block > 0 || consumer + 1 < kNumConsumers) { "
-        "bar_arrive(turn_barrier(consumer + 1 < kNumConsumers ? consumer + 1 : 0), kTurnThreads);"
-    )
+    first = "if (consumer + 1 == kNumConsumers && tile.num_blocks > 1)"
+    assert holds(consumer, first, "bar_arrive(turn_barrier(0), kTurnThreads")
+    passes, last = function(order, "pass_turn"), "if (block > 0 || consumer + 1 < kNumConsumers)"
+    following = "consumer + 1 < kNumConsumers ? consumer + 1 : 0"
+    assert holds(passes, last, f"bar_arrive(turn_barrier({following}), kTurnThreads")
     # The loops: skipped blocks, the last visible one, masked ones, the others.
-    assert "PipelineState<kKStages> k{0, 0}; PipelineState<kVStages> v{0, 0};" in consumer
-    skip = "skip_block(k, v, block, block + 1 < tile.num_blocks, consumer, lane);"
-    loop = f"i32 block = tile.num_blocks - 1; for (; block >= blocks.visible; --block) {{ {skip} }}"
-    assert f"{loop} if (block >= 0) {{ const bool has_turn = block + 1 < tile.num_blocks;" in consumer
-    assert "for (--block; block >= blocks.unmasked; --block) { kv_step<true>(" in consumer
-    assert ("if (has_tail(tile)) mbarrier_wait(v_tail_cleared(), 0); for (--block;" in consumer) is (
-        order == "ping_pong"
-    )
+    for ring in ("kKStages> k{0, 0};", "kVStages> v{0, 0};"):
+        assert glued(f"PipelineState<{ring}") in consumer
+    loop = "i32 block = tile.num_blocks - 1; for (; block >= blocks.visible; --block)"
+    assert holds(consumer, loop, "skip_block(k, v, block, block + 1 < tile.num_blocks, consumer,")
+    assert holds(consumer, "if (block >= 0)", "const bool has_turn = block + 1 < tile.num_blocks;")
+    assert consumer.index("skip_block(") < consumer.index("if(block>=0)") < consumer.index("for(--block;")
+    assert holds(consumer, "for (--block; block >= blocks.unmasked; --block)", "kv_step<true>(")
+    tail = holds(consumer, "if (has_tail(tile))", "mbarrier_wait(v_tail_cleared(), 0);")
+    assert tail is (order == "ping_pong") is ("v_tail_cleared" in consumer)
+    assert not tail or consumer.index("v_tail_cleared") < consumer.index("for(--block;")
     # The producer loads every block of the CTA, whoever sees it.
     loads = function(order, "load_warp")
-    assert "i32 block = tile.num_blocks - 1;" in loads and "for (; block >= -1; --block) {" in loads
-    assert "if (block + 1 < tile.num_blocks) {" in loads
+    assert "i32 block=tile.num_blocks-1;" in loads
+    assert holds(loads, "for (; block >= -1; --block)", "if (block >= 0)")
+    assert "if(block+1<tile.num_blocks)" in loads
 
 
 def test_the_script_of_a_consumer_is_read_whole() -> None:
