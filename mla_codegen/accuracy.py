@@ -11,7 +11,7 @@ from mla_codegen.arrays import host_values, to_host
 from mla_codegen.tensors import SpecLike, tensor_facts
 
 REL_BOUND = 5e-3  # relative Frobenius error of any kernel
-EMULATION_FACTOR = 1.3  # fp8: allowed multiple of the error that rounding P alone makes
+EMULATION_FACTOR = 1.3  # fp8: allowed multiple of the error that rounding P as the kernel does makes
 MEAN_V_BOUND = 3e-2  # fp8: relative Frobenius error on values with a mean, at every length
 LSE_BOUNDS = {"e4m3": 2e-3, "bf16": 1e-3, "f16": 1e-3}  # absolute, in base e
 LSE_RELATIVE = 2.0**-21  # part of |LSE| that is allowed on top
@@ -95,8 +95,8 @@ def contract_bound(
 
     Args:
         spec: Spec, plain mapping of one, or path of a YAML file.
-        expected, emulated: outputs of `reference` without and with `p_dtype`; needed for e4m3 unless
-            `v_has_mean`, ignored for bf16 and f16.
+        expected, emulated: outputs of `reference` without and with the kernel's `p_rounding`; needed for
+            e4m3 unless `v_has_mean`, ignored for bf16 and f16.
         v_has_mean: the values have a mean, for which e4m3 kernels promise 3e-2 at every length.
 
     Raises:
@@ -109,7 +109,9 @@ def contract_bound(
     if v_has_mean:
         return ContractBound(rel_frobenius=MEAN_V_BOUND, lse_abs=lse_abs)
     if expected is None or emulated is None:
-        raise ValueError("an e4m3 bound needs expected and emulated, the references without and with p_dtype")
+        raise ValueError(
+            "an e4m3 bound needs expected and emulated, the references without and with p_rounding"
+        )
     rounding = measure(emulated, expected).rel_frobenius
     return ContractBound(rel_frobenius=max(REL_BOUND, EMULATION_FACTOR * rounding), lse_abs=lse_abs)
 

@@ -164,13 +164,6 @@ def poisoned_outputs(
     return out, np.full(shape, np.nan, dtype=np.float32)
 
 
-def p_dtype(plan: Plan) -> str:
-    """The dtype to which the kernel rounds P: what the planner chose or the spec says, else that of V."""
-    dtypes = plan.spec["dtypes"]
-    chosen = next((choice.value for choice in plan.choices if choice.field == "dtypes.p"), dtypes["p"])
-    return dtypes["qkv"] if chosen == "auto" else chosen
-
-
 def _measured(
     plan: Plan,
     facts: TensorFacts,
@@ -187,12 +180,11 @@ def _measured(
 def _bound(
     plan: Plan, facts: TensorFacts, problem: Problem, arguments: Mapping[str, Any], expected: np.ndarray
 ) -> ContractBound:
-    """The bounds for this problem; fp8 needs the error of an emulation that only rounds P."""
+    """The bounds for this problem; fp8 needs the error of an emulation that only rounds P, as the plan says."""
     with_mean = problem.data == "mean"
     if facts.qkv_dtype != "e4m3" or with_mean:
         return contract_bound(plan.spec, v_has_mean=with_mean)
-    lift = plan.variants[0].p_rounding.lift_log2
-    emulated, _ = reference(plan.spec, **arguments, p_dtype=p_dtype(plan), p_lift_log2=lift)
+    emulated, _ = reference(plan.spec, **arguments, p_rounding=plan.variants[0].p_rounding)
     return contract_bound(plan.spec, expected=expected, emulated=emulated)
 
 

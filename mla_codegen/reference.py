@@ -5,8 +5,7 @@ The error measures and bounds live in `accuracy` and are importable from here as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -14,8 +13,21 @@ import numpy as np
 
 from mla_codegen.accuracy import ContractBound, ErrorReport, contract_bound, measure
 from mla_codegen.arrays import to_host
-from mla_codegen.fp8 import NARROW_DTYPES, round_to
+from mla_codegen.fp8 import round_to
 from mla_codegen.host_problem import HostProblem, check_capacity, host_problem
+from mla_codegen.p_emulation import (
+    Emulation,
+    Rows,
+    emulation_of,
+    finite_peak,
+    folded_scores,
+    keys_seen,
+    lazy_p,
+    rows_of,
+    weighted_folded,
+    whole_warps,
+)
+from mla_codegen.plan.model import PRounding
 from mla_codegen.tensors import SpecLike, TensorFacts, check_arguments, tensor_facts
 
 __all__ = [
@@ -36,15 +48,6 @@ _STRIP_SCORES = 2**21  # scores held at a time: a strip of query rows against al
 _STRIP_ROWS = (16, 1024)  # fewest and most query rows of a strip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Emulation:
-    """How the probabilities are rounded; `fold_v_scale` where scales of V stand along the keys."""
-
-    p_dtype: str
-    lift_log2: float
-    fold_v_scale: bool
-
-
 def reference(
     spec: SpecLike,
     q_nope: Any,
@@ -63,6 +66,7 @@ def reference(
     softmax_scale: float | None = None,
     p_dtype: str | None = None,
     p_lift_log2: float | None = None,
+    p_rounding: PRounding | Mapping[str, Any] | None = None,
     rows: Selection = None,
     heads: Selection = None,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -75,7 +79,8 @@ def reference(
     With `p_dtype` only the rounding of the probabilities is emulated, the rest stays float64: P is
     exp2(z - m + lift), z the scores in base 2 and m the exact maximum of the row, rounded to the dtype, while
     the row sum takes P unrounded. Where V has a scale per token, P times that scale is rounded, m is then the
-    maximum of z + log2(scale), and the row sum leaves the scale out.
+    maximum of z + log2(scale), and the row sum leaves the scale out. With `p_rounding` instead, P is taken
+    against the reference points that the kernel of a plan takes, which may lie below the row's maximum.
 
     Args:
         spec: Spec, plain mapping of one, or path of a YAML file.
@@ -87,6 +92,7 @@ def reference(
         softmax_scale: factor of the scores, by default 1 / sqrt(nope + rope).
         p_dtype: "e4m3", "bf16" or "f16", or None for no rounding.
         p_lift_log2: lift of P, by default 8 for e4m3 (a row's largest P is 256) and 0 otherwise.
+        p_rounding: `p_rounding` of a plan's variant, or its mapping in plan.json, instead of both.
         rows: query rows of each sequence to compute (slice or increasing index array; indices beyond a
             sequence are left out), by default all; `row_indices` gives their places in the full output.
         heads: query heads to compute (slice or index array), by default all.
@@ -107,16 +113,22 @@ def reference(
     check_capacity(facts, problem, max_seqlen_q)
     if softmax_scale is None:
         softmax_scale = (facts.nope + facts.rope) ** -0.5
-    emulation = _emulation(facts, p_dtype, p_lift_log2)
+    emulation = emulation_of(facts, p_dtype, p_lift_log2, p_rounding)
     head_ids = np.arange(problem.q_nope.shape[1])[slice(None) if heads is None else heads]
     row_ids = row_indices(problem.cu_seqlens_q, rows)
-    places = problem.q_nope.shape[0] if rows is None else row_ids.size
+    computed = row_ids
+    if rows is not None and emulation is not None and emulation.lazy is not None:
+        computed = whole_warps(row_ids, problem.cu_seqlens_q, emulation.lazy.warp_rows)
+    places = problem.q_nope.shape[0] if rows is None else computed.size
     out = np.zeros((places, head_ids.size, facts.v))
     lse = np.full((places, head_ids.size), -np.inf)
     for column, head in enumerate(head_ids):
         _attend_head(
-            facts, problem, int(head), row_ids, softmax_scale, emulation, out[:, column], lse[:, column]
+            facts, problem, int(head), computed, softmax_scale, emulation, out[:, column], lse[:, column]
         )
+    if computed is not row_ids:
+        kept = np.searchsorted(computed, row_ids)
+        out, lse = out[kept], lse[kept]
     return _shaped(facts, out, lse, problem.cu_seqlens_q.size - 1)
 
 
@@ -150,27 +162,13 @@ def natural_lse(spec: SpecLike, lse: Any) -> np.ndarray:
     return values * _LN_2 if tensor_facts(spec).lse == "log2" else values
 
 
-def _emulation(facts: TensorFacts, p_dtype: str | None, lift_log2: float | None) -> _Emulation | None:
-    if p_dtype is None:
-        if lift_log2 is not None:
-            raise ValueError(f"p_lift_log2 {lift_log2} has no meaning without p_dtype, give both or none")
-        return None
-    if p_dtype not in NARROW_DTYPES:
-        raise ValueError(f"p_dtype {p_dtype!r} is not known, allowed are {', '.join(NARROW_DTYPES)}")
-    if lift_log2 is None:
-        lift_log2 = 8.0 if p_dtype == "e4m3" else 0.0
-    return _Emulation(
-        p_dtype=p_dtype, lift_log2=lift_log2, fold_v_scale=facts.v_scale in ("token", "token_head")
-    )
-
-
 def _attend_head(
     facts: TensorFacts,
     problem: HostProblem,
     head: int,
     row_ids: np.ndarray,
     softmax_scale: float,
-    emulation: _Emulation | None,
+    emulation: Emulation | None,
     out: np.ndarray,
     lse: np.ndarray,
 ) -> None:
@@ -184,16 +182,24 @@ def _attend_head(
             continue
         k, v, v_scale = _dequantised_kv(facts, problem, head, keys)
         q = _dequantised_q(facts, problem, head, row_ids[first:last]) * (softmax_scale * _LOG2_E)
-        seen = np.full(last - first, kv_len)
-        if facts.causal:
-            seen = np.clip(row_ids[first:last] - q_start + 1 + kv_len - (q_end - q_start), 0, kv_len)
+        own_rows, q_len, blocks = row_ids[first:last] - q_start, q_end - q_start, None
+        seen = keys_seen(own_rows, q_len, kv_len, facts.causal)
         strip = int(np.clip(_STRIP_SCORES // kv_len, *_STRIP_ROWS))
+        if emulation is not None and emulation.lazy is not None:
+            blocks = rows_of(own_rows, q_len, kv_len, facts.causal, emulation.lazy)
+            strip = max(1, strip // emulation.lazy.warp_rows) * emulation.lazy.warp_rows
         for top in range(0, last - first, strip):
             part = slice(top, min(top + strip, last - first))
             count = seen[part].max()
             place = slice(first + part.start, first + part.stop)
             out[place], lse[place] = _attend_strip(
-                q[part], k[:count], v[:count], v_scale[:count], seen[part], emulation
+                q[part],
+                k[:count],
+                v[:count],
+                v_scale[:count],
+                seen[part],
+                emulation,
+                None if blocks is None else blocks.part(part),
             )
 
 
@@ -234,11 +240,12 @@ def _attend_strip(
     v: np.ndarray,
     v_scale: np.ndarray,
     seen: np.ndarray,
-    emulation: _Emulation | None,
+    emulation: Emulation | None,
+    rows: Rows | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Output [rows, v] and natural LSE [rows] of query rows that see the first `seen` keys each.
 
-    `q` carries softmax_scale * log2(e), so the scores are in base 2.
+    `q` carries softmax_scale * log2(e), so the scores are in base 2. `rows` is needed for a lazy emulation.
     """
     if k.shape[0] == 0:
         return np.zeros((q.shape[0], v.shape[1])), np.full(q.shape[0], -np.inf)
@@ -247,44 +254,25 @@ def _attend_strip(
     if first_hidden < k.shape[0]:
         hidden = np.arange(first_hidden, k.shape[0]) >= seen[:, None]
         z[:, first_hidden:][hidden] = -np.inf
-    peak = _finite_peak(z)
-    folded = _folded(z, v_scale) if emulation is not None and emulation.fold_v_scale else None
-    z -= peak
-    p = np.exp2(z, out=z)
-    row_sum = p.sum(axis=1)
+    peak = finite_peak(z)
+    folded = folded_scores(z, v_scale) if emulation is not None and emulation.fold_v_scale else None
+    if rows is not None:
+        p, row_sum = z, lazy_p(z, peak, rows)
+    else:
+        z -= peak
+        p = np.exp2(z, out=z)
+        row_sum = p.sum(axis=1)
     with np.errstate(divide="ignore"):
         lse = (peak[:, 0] + np.log2(row_sum)) * _LN_2
-    if emulation is None:
+    if emulation is None or rows is not None:
         weighted = p @ (v * v_scale[:, None])
     elif folded is None:
         lift = 2.0**emulation.lift_log2
         p *= lift
         weighted = (round_to(p, emulation.p_dtype) @ (v * v_scale[:, None])) / lift
     else:
-        weighted = _weighted_folded(folded, peak, np.sign(v_scale), v, emulation)
+        weighted = weighted_folded(folded, peak, np.sign(v_scale), v, emulation)
     return weighted / np.where(row_sum == 0, 1.0, row_sum)[:, None], lse
-
-
-def _finite_peak(z: np.ndarray) -> np.ndarray:
-    """Maximum of each row as [rows, 1], 0 where it is not finite."""
-    peak = z.max(axis=1, keepdims=True)
-    return np.where(np.isfinite(peak), peak, 0.0)
-
-
-def _folded(z: np.ndarray, v_scale: np.ndarray) -> np.ndarray:
-    """Scores in base 2 with the magnitude of V's scales in them."""
-    with np.errstate(divide="ignore"):
-        return z + np.log2(np.abs(v_scale))
-
-
-def _weighted_folded(
-    folded: np.ndarray, peak: np.ndarray, sign: np.ndarray, v: np.ndarray, emulation: _Emulation
-) -> np.ndarray:
-    """P·V, relative to 2^peak, with V's scales rounded as a part of P."""
-    folded_peak = _finite_peak(folded)
-    folded -= folded_peak - emulation.lift_log2
-    p = round_to(np.exp2(folded, out=folded), emulation.p_dtype)
-    return (p @ (v * sign[:, None])) * np.exp2(folded_peak - emulation.lift_log2 - peak)
 
 
 def _shaped(

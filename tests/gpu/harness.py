@@ -12,7 +12,6 @@ import torch
 
 import mla_codegen as mla
 from mla_codegen.accuracy import ErrorReport, contract_bound, measure
-from mla_codegen.judge import p_dtype
 from mla_codegen.plan.model import Plan
 from mla_codegen.reference import row_indices
 from mla_codegen.tensors import TensorFacts, tensor_facts
@@ -228,8 +227,8 @@ def judge(
     actual = out[places][:, picked].float().cpu().numpy()
     report = measure(actual, expected, out_dtype=under.facts.out_dtype)
     if bound is None and under.facts.qkv_dtype == "e4m3":
-        lift = under.plan.variants[0].p_rounding.lift_log2
-        emulated, _ = mla.reference(spec, **chosen, rows=rows, p_dtype=p_dtype(under.plan), p_lift_log2=lift)
+        p_rounding = under.plan.variants[0].p_rounding
+        emulated, _ = mla.reference(spec, **chosen, rows=rows, p_rounding=p_rounding)
         bound = contract_bound(spec, expected=expected, emulated=emulated).rel_frobenius
     elif bound is None:
         bound = contract_bound(spec).rel_frobenius

@@ -12,9 +12,9 @@ import pytest
 
 from mla_codegen.build import plan_spec
 from mla_codegen.errors import LaunchError
-from mla_codegen.judge import Launch, Problem, judge, p_dtype
+from mla_codegen.judge import Launch, Problem, judge
 from mla_codegen.plan.model import Plan
-from mla_codegen.reference import reference
+from mla_codegen.reference import measure, reference
 from mla_codegen.resources import specs_folder
 from mla_codegen.spec_loader import load_spec
 
@@ -116,5 +116,12 @@ def test_a_problem_that_does_not_fit_is_diagnosed(plan: Plan) -> None:
         judge(plan, Problem(q_lens=(1, 2), kv_lens=(3, 4, 5)), exact_launch(plan))
 
 
-def test_the_rounding_of_p_is_the_planners(plan: Plan) -> None:
-    assert p_dtype(plan) in ("e4m3", "bf16")
+def test_the_bound_rests_on_how_the_plan_rounds_p(plan: Plan) -> None:
+    problem = Problem(q_lens=(5,), kv_lens=(672,), heads=2)
+    arguments = problem.arguments(plan.spec)
+    expected, _ = reference(plan.spec, **arguments)
+    emulated, _ = reference(plan.spec, **arguments, p_rounding=plan.variants[0].p_rounding)
+    error = measure(emulated, expected).rel_frobenius
+    assert error > 5e-3
+    found = judge(plan, problem, exact_launch(plan), launches=1).bound.rel_frobenius
+    assert found == pytest.approx(1.3 * error)

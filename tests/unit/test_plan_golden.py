@@ -282,7 +282,7 @@ FP8_CONSTANTS = COMMON | {
     "kTransposeTasks": "24",  # 96 / 16 x 4
     "kScoreRegs": "48",  # 64 x 96 / 128
     "kProbRegs": "12",  # 48 bytes in 4-byte registers
-    "kLiftLog2": "0x1.4000000000000p+2f",  # 6
+    "kLiftLog2": "0x1.4000000000000p+2f",  # 5
     "kLazySumLimit": "448.0f",  # the largest e4m3: 1.75 x 2^8
     "kFlushBlocks": "12",  # 1152 keys / 96
     "kMasterVectorBytes": "16",  # 8 bf16

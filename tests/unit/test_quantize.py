@@ -24,6 +24,7 @@ CU_Q = np.array([0, 3, 3, 10], dtype=np.int32)
 CU_K = np.array([0, 5, 22, 39], dtype=np.int32)
 TOTAL_Q, TOTAL_K, HEADS, KV_HEADS = 10, 39, 4, 2
 SMALLEST = np.float32(2.0**-126)
+LARGEST_TO_SCALE = np.float32(1) / np.float32(448)
 
 
 def make_spec(**changes: Any) -> dict[str, Any]:
@@ -113,7 +114,8 @@ def test_scales_are_the_largest_magnitude_over_448(form: str, rope: str) -> None
         expected = (
             np.abs(x).max(axis=axes[part_form]).reshape(-1 if part_form != "token_head" else x.shape[:2])
         )
-        np.testing.assert_array_equal(scale, expected / np.float32(448))
+        np.testing.assert_array_equal(scale, expected * LARGEST_TO_SCALE)
+        np.testing.assert_array_max_ulp(scale, expected / np.float32(448), maxulp=1)
         assert scale.dtype == np.float32
         kept = np.expand_dims(scale.reshape(np.abs(x).max(axis=axes[part_form]).shape), axes[part_form])
         assert np.abs(codes).max() == 448
@@ -166,7 +168,7 @@ def test_scale_of_k_rope() -> None:
     inputs["k_rope"][4] = 0
     packed = quantize(spec, **inputs)
     scale = packed["k_rope_scale"]
-    expected = np.abs(inputs["k_rope"]).max(axis=1) / np.float32(448)
+    expected = np.abs(inputs["k_rope"]).max(axis=1) * LARGEST_TO_SCALE
     expected[4] = 1
     np.testing.assert_array_equal(scale, expected)
     stored = values(packed, "k_rope")
