@@ -180,7 +180,7 @@ def _measured(
 def _bound(
     plan: Plan, facts: TensorFacts, problem: Problem, arguments: Mapping[str, Any], expected: np.ndarray
 ) -> ContractBound:
-    """The bounds for this problem; fp8 needs the error of an emulation that only rounds P, as the plan says."""
+    """The bounds for this problem; fp8 needs the error of an emulation that rounds P as the plan says."""
     with_mean = problem.data == "mean"
     if facts.qkv_dtype != "e4m3" or with_mean:
         return contract_bound(plan.spec, v_has_mean=with_mean)

@@ -2,13 +2,13 @@
 
 How scales are chosen. A scale is the largest magnitude of its group's nope elements (for V, its elements)
 times the float32 nearest to 1/448, which is the quotient to within one unit in the last place and the same
-bits in every library; so the group's largest code is the largest e4m3 number. Rope elements take no part, except that
-`prescaled` rope, stored divided by the same scale, must stay representable: the scale is raised where rope
-over scale would pass 448 (e4m3), 65504 (f16) or 2^48 (bf16, so that products of two rope vectors stay finite
-in float32). For bf16 that happens only where rope is 2^39 times as large as nope, whose codes may then be 0.
-A group of zeros gets codes of zero and the scale 1, or the raised one. No scale is below 2^-126, the smallest
-normal float32, whose reciprocal is finite. Slices without scales are plain casts. All casts round to nearest
-even and saturate.
+bits in every library; so the group's largest code is the largest e4m3 number. Rope elements take no part,
+except that `prescaled` rope, stored divided by the same scale, must stay representable: the scale is raised
+where rope over scale would pass 448 (e4m3), 65504 (f16) or 2^48 (bf16, so that products of two rope vectors
+stay finite in float32). For bf16 that happens only where rope is 2^39 times as large as nope, whose codes may
+then be 0. A group of zeros gets codes of zero and the scale 1, or the raised one. No scale is below 2^-126,
+the smallest normal float32, whose reciprocal is finite. Slices without scales are plain casts. All casts
+round to nearest even and saturate.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Tiles:
 
     @property
     def lift_steps(self) -> int:
-        """Halvings after which a thread's block_n / 4 columns of the largest P sum to LAZY_SUM_GOAL at most."""
+        """Halvings after which block_n / 4 columns of the largest P sum to LAZY_SUM_GOAL at most."""
         return max(0, math.ceil(math.log2(self.block_n // 4 * 2**self.lift_log2 / LAZY_SUM_GOAL)))
 
     @property

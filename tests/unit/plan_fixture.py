@@ -254,8 +254,9 @@ class FakeDriver:
     def primary_context(self, device: int) -> int:
         return 1000 + device
 
-    def current_context(self) -> int:
-        return 1000 + self.current
+    def read_context(self, place: Any) -> int:
+        place._obj.value = self.primary_context(self.current)
+        return 0
 
     @contextmanager
     def on_device(self, device: int) -> Iterator[None]:
@@ -303,8 +304,8 @@ class FakeDriver:
         ctypes.memmove(place, struct.pack("<QQ", address, len(self.requests) - 1), 16)
         return self.encode_status
 
-    def replace_address(self, place: int, address: int) -> int:
-        ctypes.memmove(place, struct.pack("<Q", address), 8)
+    def replace_address(self, place: ctypes.c_void_p, address: ctypes.c_uint64) -> int:
+        ctypes.memmove(place, struct.pack("<Q", address.value), 8)
         return self.encode_status
 
     def synchronize_stream(self, stream: int) -> None:
@@ -329,8 +330,8 @@ class Launched:
 
     def __init__(self, device: int, arguments: tuple[Any, ...], layout: ParamsLayout) -> None:
         self.device = device
-        self.function, *grid, self.threads, self.y, self.z, self.smem_bytes, self.stream = arguments[:9]
-        self.grid = tuple(grid)
+        function, *grid, self.threads, self.y, self.z, self.smem_bytes, stream = arguments[:9]
+        self.function, self.stream, self.grid = function.value, stream.value or 0, tuple(grid)
         *maps, params = arguments[9]
         # Per tensor map the address that it describes, and which request it was encoded from.
         self.maps = [struct.unpack("<QQ", ctypes.string_at(place, 16)) for place in maps]

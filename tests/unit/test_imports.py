@@ -19,7 +19,17 @@ ROOT = PACKAGE.parent
 BASE = ("errors", "arch", "dtypes", "digest")
 SPEC = ("spec", "spec_faults", "spec_rules", "spec_sections")
 LOADER = ("spec_loader", "spec_matrix", "spec_nodes", "spec_scalars")
-NUMBERS = ("accuracy", "arrays", "fp8", "host_problem", "problems", "quantize", "reference", "tensors")
+NUMBERS = (
+    "accuracy",
+    "arrays",
+    "fp8",
+    "host_problem",
+    "p_emulation",
+    "problems",
+    "quantize",
+    "reference",
+    "tensors",
+)
 
 # Module or folder -> the modules of ours that it may import; the longest match wins.
 ALLOWED: dict[str, tuple[str, ...]] = {
