@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "58e98550e9a9fc71c171e0cbbad2e9a52a9082bb3c70aa64344a8fd5627d22e4"
+SOURCE_DIGEST = "e377c789c68b45b9b6af77903bc6cf0343a6c38204f61f97dda0b796e905fb4b"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

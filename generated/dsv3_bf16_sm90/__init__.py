@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "d79ad8285d3a2c066da4ec404b9d298a37f51a5615915166b4cf07f104adb167"
+SOURCE_DIGEST = "20da6c212f8f8c45970c3019e4ad3106585cc455be7020c7f9a8e85ad2a8a690"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "693718601f7e6a147d6e935ae4360c3b8eeb42fa3c72d3fb40aa31ce8ac2c2a5"
+SOURCE_DIGEST = "e284ceb9b0323da03726c88262780025f66f020125d0312425051fbddc4e79c9"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@
 //   s[i,j] = (q_nope[i].k_nope[j] + q_rope[i].k_rope[j]) * q_scale[i] * k_scale[j]
 //   z[i,j] = softmax_scale * s[i,j];  every key is visible
 //   o[i,:] = sum_j softmax(z[i,:])[j] * v[j,:];  a row that sees no key is 0
-//   P, the numerators of softmax, is rounded to e4m3 after multiplication by 2^5
+//   P, the numerators of softmax, is rounded to e4m3 after multiplication by up to 2^5
 //
 // What the planner chose, and by which rule:
 //   schedule.consumers = 3: e4m3: three warpgroups of it fit
@@ -60,12 +60,12 @@
 //   turn_2 (bar 3): 256 threads: consumer 2 waits, consumer 1 arrives
 //
 // Schedule of one CTA (time runs downwards; n counts KV blocks from the last one down):
-//   load     transpose             consumer (each in its turn)
+//   load     transpose             consumer (the bracketed in its turn)
 //   Q, K(n)                        wait Q, K(n): S = Q*K(n)
-//   K(n-1)                         scale, mask, softmax(n) -> P(n); release K(n)
-//   V(n)     V(n) -> transposed    wait V(n), K(n-1) | turn
-//   K(n-2)                         O += P(n)*V(n), S = Q*K(n-1) | wait, pass the turn on
-//   V(n-1)   V(n-1) -> transposed  release V(n); softmax(n-1), O rescaled; release K(n-1)
+//   K(n-1)                         scale; release K(n); mask, softmax(n) -> P(n)
+//   V(n)     V(n) -> transposed    wait V(n), K(n-1), turn
+//   K(n-2)                         [O += P(n)*V(n), S = Q*K(n-1); wait]; pass the turn on
+//   V(n-1)   V(n-1) -> transposed  release V(n); scale; release K(n-1); mask, softmax(n-1)
 //   ...      ...                   ...
 //            V(0) -> transposed    O += P(0)*V(0); O / row sum -> out
 //   Every 12 blocks the consumers flush O to its master in shared memory.
@@ -74,7 +74,7 @@
 //   consumer 1:         [PV QK]-softmax---------[PV QK]-softmax-...
 //   consumer 2:                 [PV QK]-softmax---------[PV QK]-softmax-...
 
-// ---- primitives: one instruction each; the only place with inline PTX ----
+// ---- primitives: thin wrappers of single instructions; the only place with inline PTX ----
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #if defined(__CUDA_ARCH__) && !(defined(__CUDA_ARCH_FEAT_SM90_ALL))
 #error "this source is for sm_90a: compile it with -arch=sm_90a"
@@ -84,7 +84,6 @@ namespace mla {
 
 // Fixed-width types and the opaque tensor map; no CUDA or C++ header is needed.
 typedef unsigned char u8;
-typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef int i32;
@@ -98,7 +97,7 @@ struct alignas(64) TensorMap {
 // Constant byte offset of a member; NVRTC has neither offsetof nor __builtin_offsetof.
 #define MLA_OFFSETOF(type, member) __INTADDR__(&((type*)0)->member)
 
-// Where a thread stands. PTX ISA, special registers; elect.sync: sm_90 and later.
+// Where a thread stands. PTX ISA, special registers.
 __device__ __forceinline__ u32 thread_index() { return threadIdx.x; }
 __device__ __forceinline__ u32 cta_index_x() { return blockIdx.x; }
 __device__ __forceinline__ u32 cta_index_y() { return blockIdx.y; }
@@ -107,7 +106,7 @@ __device__ __forceinline__ u32 cta_index_z() { return blockIdx.z; }
 // Tells the compiler that a value is the same in all 32 lanes, so that it may live in a uniform register.
 __device__ __forceinline__ u32 warp_uniform(u32 value) { return __shfl_sync(0xffffffffu, value, 0); }
 
-// True in one lane of the (converged) warp.
+// True in one lane of the (converged) warp. PTX ISA: elect.sync; sm_90 and later.
 __device__ __forceinline__ bool elect_sync() {
   u32 elected;
   asm volatile(
@@ -173,14 +172,6 @@ __device__ __forceinline__ void fence_proxy_async_shared() {
 __device__ __forceinline__ void prefetch_tensormap(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-__device__ __forceinline__ void cp_async_bulk_tensor_1d(u32 destination, const TensorMap* map, u32 barrier,
-                                                        i32 x) {
-  asm volatile(
-      "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
-      "{%3}], [%2];" ::"r"(destination),
-      "l"(map), "r"(barrier), "r"(x)
-      : "memory");
-}
 __device__ __forceinline__ void cp_async_bulk_tensor_3d(u32 destination, const TensorMap* map, u32 barrier,
                                                         i32 x, i32 y, i32 z) {
   asm volatile(
@@ -201,8 +192,8 @@ __device__ __forceinline__ float ld_shared_f32(u32 address) {
   return value;
 }
 
-// Two consecutive fp32; the address is a multiple of 8. Volatile keeps it between the barrier wait above and
-// the arrive below it.
+// Two consecutive fp32; the address is a multiple of 8. Volatile keeps it between the barrier operations
+// around it; without "memory" the compiler need not treat it as a fence.
 __device__ __forceinline__ void ld_shared_v2_f32(u32 address, float& x, float& y) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(address));
 }
@@ -280,7 +271,7 @@ __device__ __forceinline__ u32 cvt_e4m3x4(float x0, float x1, float x2, float x3
   return codes;
 }
 
-// Scalar arithmetic with a fixed rounding. ex2: PTX ISA ex2.approx.ftz.f32, ex2(-inf) = 0.
+// Scalar arithmetic. ex2: PTX ISA ex2.approx.ftz.f32, ex2(-inf) = 0.
 __device__ __forceinline__ float ex2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -288,6 +279,7 @@ __device__ __forceinline__ float ex2(float x) {
 }
 __device__ __forceinline__ float fma_f32(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ __forceinline__ float max_f32(float a, float b) { return fmaxf(a, b); }
+__device__ __forceinline__ float nan_f32() { return __int_as_float(0x7fffffff); }
 __device__ __forceinline__ float infinity_f32() { return __int_as_float(0x7f800000); }
 
 // Moves registers between warpgroups; every warp of the warpgroup executes it. PTX ISA: setmaxnreg; sm_90a.
@@ -450,7 +442,7 @@ __device__ __forceinline__ u32 swizzle(u32 offset) {
 
 namespace mla::dsv3_fp8_full_sm90 {
 
-// ---- constants: every number of this kernel, once ----
+// ---- constants: the numbers of this kernel; barriers and shared memory have theirs below ----
 
 // Shape
 constexpr i32 kBlockM = 192;  // query rows per CTA
@@ -533,10 +525,10 @@ constexpr u32 kSwizzleAtomBytes = 1024;  // 8 rows * 128: from one group of rows
 constexpr u32 kSwizzle128B = 1;  // mode bits of the matrix descriptor
 
 // Numbers
-constexpr float kLiftLog2 = 0x1.4000000000000p+2f;  // 5: log2 of what P is multiplied by
+constexpr float kLiftLog2 = 0x1.4000000000000p+2f;  // 5: log2 of what P is multiplied by, at most
 constexpr float kSmallestFactor = 0x1.0000000000000p-100f;  // 2^-100: stands in for a factor of 0
 constexpr float kLazySumLimit = 448.0f;  // of a thread's P in a block: the largest e4m3 number
-constexpr float kLazySumGoal = 64.0f;  // what an exact step brings that sum below
+constexpr float kLazySumGoal = 64.0f;  // what an exact step brings that sum down to
 constexpr u32 kLiftSteps = 4;  // halvings that bring it there whatever the scores are
 constexpr i32 kFlushBlocks = 12;  // KV blocks after which O goes to its master
 constexpr u32 kMasterVectorBytes = 16;  // 8 bf16 of O of one thread
@@ -688,11 +680,11 @@ struct Params {
 
 // Tensor maps, by address; each is a kernel parameter.
 struct TensorMaps {
-  const TensorMap* q_nope_map;  // q_nope [tokens, heads, depth], box 192 tokens x 128 e4m3, 128B swizzle
-  const TensorMap* q_rope_map;  // q_rope [tokens, heads, depth], box 192 tokens x 64 bf16, 128B swizzle
-  const TensorMap* k_nope_map;  // k_nope [tokens, heads, depth], box 96 tokens x 128 e4m3, 128B swizzle
-  const TensorMap* k_rope_map;  // k_rope [tokens, heads, depth], box 96 tokens x 64 bf16, 128B swizzle
-  const TensorMap* v_map;  // v [tokens, heads, depth], box 96 tokens x 128 e4m3, 128B swizzle
+  const TensorMap* q_nope_map;  // box 192 tokens x 128 e4m3 of one head, 128B swizzle
+  const TensorMap* q_rope_map;  // box 192 tokens x 64 bf16 of one head, 128B swizzle
+  const TensorMap* k_nope_map;  // box 96 tokens x 128 e4m3 of one head, 128B swizzle
+  const TensorMap* k_rope_map;  // box 96 tokens x 64 bf16 of one head, 128B swizzle
+  const TensorMap* v_map;  // box 96 tokens x 128 e4m3 of one head, 128B swizzle
 };
 
 // ---- work: which rows and keys this CTA has; every role takes its trip counts from here ----
@@ -1025,12 +1017,13 @@ __device__ __forceinline__ void pack_p(u32 (&p)[kProbRegs], const float (&s)[kSc
 struct SoftmaxRows {
   float factor[2];   // softmax_scale * log2(e) * q_scale: from S to the exponent in base 2
   float row_max[2];  // reference point of the exponentials, before the factor; -inf before the first key
-  float offset[2];   // what is added to factor * S: lift - factor * row_max
+  float offset[2];   // what is added to factor * S: the row's lift - factor * row_max
   float row_sum[2];  // this thread's part of the sum of exponentials, lifted like P
   float sum_limit[2];  // largest sum of one block for which the old reference point still does
 };
 
-// Moves the reference point of both rows up to this block's S. O has to be multiplied by `rescale`.
+// Moves the reference point of both rows up to this block's S. What was summed so far has to follow by
+// `rescale`.
 __device__ __forceinline__ void raise_row_max(const float (&s)[kScoreRegs], SoftmaxRows& rows,
                                               float (&rescale)[2]) {
   float new_max[2] = {rows.row_max[0], rows.row_max[1]};
@@ -1120,9 +1113,9 @@ __device__ __forceinline__ void add_master(float (&o)[kOutputRegs], u32 o_master
   }
 }
 
-// After an exact step: lowers the lift of a row, by powers of two, until the largest sum of its four threads
-// leaves room for the blocks to come. A row of equal scores needs that, a peaked one keeps the whole lift for
-// its small P.
+// Last part of an exact step: lowers the lift of a row, by powers of two, until the largest sum of its four
+// threads leaves room for the blocks to come. A row of equal scores needs that, a peaked one keeps the whole
+// lift for its small P.
 __device__ __forceinline__ void lower_lift(float (&s)[kScoreRegs], SoftmaxRows& rows, float (&rescale)[2],
                                            float (&sum)[2]) {
   float shrink[2];
@@ -1195,10 +1188,10 @@ __device__ __forceinline__ u8* output_row(const Params& params, const WorkTile& 
   return params.out + (token * params.out_token_stride + tile.head * params.out_head_stride) * kOutBytes;
 }
 
-// Writes O / row_sum: the four lanes of a quad cover 32 bytes. Rows beyond the sequence are not written.
+// Writes O: the four lanes of a quad cover 32 bytes. Rows beyond the sequence are not written.
 __device__ __forceinline__ void store_output(const Params& params, const WorkTile& tile,
-                                             const float (&o)[kOutputRegs], const float (&inverse_sum)[2],
-                                             i32 first_row, u32 lane) {
+                                             const float (&o)[kOutputRegs], i32 first_row,
+                                             u32 lane) {
 #pragma unroll
   for (u32 half = 0; half < 2; ++half) {
     const i32 row = first_row + 8 * (i32)half;
@@ -1206,8 +1199,8 @@ __device__ __forceinline__ void store_output(const Params& params, const WorkTil
     if (row < tile.q_len) {
 #pragma unroll
       for (u32 i = 0; i < kOutputRegs / 4; ++i) {
-        st_global_v2_f32(destination + i * 32, o[4 * i + 2 * half] * inverse_sum[half],
-                         o[4 * i + 2 * half + 1] * inverse_sum[half]);
+        st_global_v2_f32(destination + i * 32, o[4 * i + 2 * half],
+                         o[4 * i + 2 * half + 1]);
       }
     }
   }
@@ -1230,6 +1223,8 @@ __device__ __forceinline__ void release_slot(u32 empty_barrier, u32 lane) {
   if (lane == 0) mbarrier_arrive(empty_barrier);
 }
 
+// Turns at the tensor core: consumers 0, 1, 2 ... have one each at every block but the highest of the tile,
+// where there is no P * V yet; the last consumer gives consumer 0 its first.
 __device__ __forceinline__ u32 turn_barrier(u32 consumer) { return (u32)NamedBarrier::turn_0 + consumer; }
 
 // Gives the turn at `block` to the next warpgroup; the last turn of the CTA has no successor.
@@ -1260,7 +1255,7 @@ __device__ __forceinline__ void finish_scores(float (&s)[kScoreRegs], float (&o)
   }
 }
 
-// One step of the main loop: in its turn P * V of the last block and Q * K of this one; then softmax.
+// One step of the main loop: in its turn P * V of the block before and Q * K of this one; then softmax.
 template <bool kMasked>
 __device__ __forceinline__ void kv_step(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
                                         u32 (&p)[kProbRegs], SoftmaxRows& rows, PipelineState<kKStages>& k,
@@ -1285,7 +1280,7 @@ __device__ __forceinline__ void kv_step(float (&s)[kScoreRegs], float (&o)[kOutp
   k.advance();
 }
 
-// A block that no row of this warpgroup sees, with its turn; the last block of the tile has none.
+// A block that no row of this warpgroup sees. With its turn the V of the block before is due, unread as well.
 __device__ __forceinline__ void skip_block(PipelineState<kKStages>& k, PipelineState<kVStages>& v, i32 block,
                                            bool has_turn, u32 consumer, u32 lane) {
   mbarrier_wait(k_full(k.stage), k.phase);
@@ -1320,23 +1315,24 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, const W
   const u32 o_master = o_master_words(consumer, warp_in_group * 32 + lane);
   clear_master(o_master);
 
-  // The first warpgroup's first turn is given by the last one.
   if (consumer + 1 == kNumConsumers && tile.num_blocks > 1) bar_arrive(turn_barrier(0), kTurnThreads);
 
   mbarrier_wait(q_full(), 0);
   SoftmaxRows rows;
 #pragma unroll
   for (u32 half = 0; half < 2; ++half) {
-    // Never 0: a scale of 0 makes every logit 0, and a hidden key's -inf * 0 would be NaN.
-    const float q_scale = ld_shared_f32(q_scale_tile() + ((u32)row_in_tile + 8 * half) * (u32)sizeof(float));
-    rows.factor[half] = max_f32(params.scale_log2 * q_scale, kSmallestFactor);
+    float factor = params.scale_log2;
+    factor *= ld_shared_f32(q_scale_tile() + ((u32)row_in_tile + 8 * half) * (u32)sizeof(float));
+    // Never 0: a hidden key's -inf * 0 would be NaN. NaN where a scale is NaN, or negative (not allowed).
+    rows.factor[half] = factor >= 0.0f ? max_f32(factor, kSmallestFactor) : nan_f32();
     rows.row_max[half] = -infinity_f32();
     rows.offset[half] = 0.0f;
     rows.row_sum[half] = 0.0f;
+    // Rows beyond the sequence hold the queries of others: they must not make the warp take exact steps.
     rows.sum_limit[half] = row + 8 * (i32)half < tile.q_len ? kLazySumLimit : infinity_f32();
   }
 
-  // Blocks behind the last one that a row of this warpgroup sees: it takes its turns and frees the slots.
+  // Blocks above the highest that a row of this warpgroup sees: it takes its turns and frees the slots.
   i32 block = tile.num_blocks - 1;
 #pragma unroll 1
   for (; block >= blocks.visible; --block) {
@@ -1344,7 +1340,7 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, const W
   }
 
   if (block >= 0) {
-    // Its last block: there is no P yet. It is always masked, since the visible keys end in it.
+    // Its highest block: there is no P yet. It is always masked, since the visible keys end in it.
     const bool has_turn = block + 1 < tile.num_blocks;
     mbarrier_wait(k_full(k.stage), k.phase);
     if (has_turn) bar_sync(turn_barrier(consumer), kTurnThreads);
@@ -1364,16 +1360,16 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, const W
     for (--block; block >= blocks.unmasked; --block) {
       kv_step<true>(s, o, p, rows, k, v, q_nope, q_rope, visible, block, consumer, o_master, lane);
     }
-    // Windows of kFlushBlocks, the masked blocks counted in; the last window is added below.
+    // At most kFlushBlocks products P * V between two flushes; what is left at the end is added below.
     for (i32 end = blocks.visible - kFlushBlocks; block >= 0; end -= kFlushBlocks) {
       for (; block >= end && block >= 0; --block) {
         kv_step<false>(s, o, p, rows, k, v, q_nope, q_rope, visible, block, consumer, o_master, lane);
       }
       const float keep[2] = {1.0f, 1.0f};
-      if (block >= 0) flush_output(o, o_master, keep);
+      if (block < end) flush_output(o, o_master, keep);
     }
 
-    // The first block's P * V.
+    // P * V of block 0, outside the turns.
     mbarrier_wait(v_full(v.stage), v.phase);
     wgmma_fence();
     issue_pv(o, p, v.stage);
@@ -1387,9 +1383,14 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, const W
   for (u32 half = 0; half < 2; ++half) {
     rows.row_sum[half] += shfl_xor_f32(rows.row_sum[half], 1);
     rows.row_sum[half] += shfl_xor_f32(rows.row_sum[half], 2);
-    inverse_sum[half] = rows.row_sum[half] > 0.0f ? 1.0f / rows.row_sum[half] : 0.0f;
+    inverse_sum[half] = 1.0f / rows.row_sum[half];
   }
-  store_output(params, tile, o, inverse_sum, row, lane);
+  // A row that sees no key gives 0, whatever lies in V: its O may be 0 * NaN.
+#pragma unroll
+  for (u32 i = 0; i < kOutputRegs; ++i) {
+    o[i] = rows.row_sum[i / 2 % 2] == 0.0f ? 0.0f : o[i] * inverse_sum[i / 2 % 2];
+  }
+  store_output(params, tile, o, row, lane);
 }
 
 // ---- entry ----

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "cae40adada834fec59ab327b94df684f414a16cbe014364b7b910e33470f8ab4"
+SOURCE_DIGEST = "f4e88765cd232e1833d34145e7b8dff5198645a12a6c105244501ee578b228a8"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -199,7 +199,7 @@ def _numbers(qkv: str, tiles: Tiles) -> ConstantGroup:
     stride = WARPGROUP_THREADS * MASTER_VECTOR_BYTES
     return _group(
         "Numbers",
-        ("float", "kLiftLog2", f"{lift.hex()}f", f"{lift:g}: log2 of what P is multiplied by"),
+        ("float", "kLiftLog2", f"{lift.hex()}f", f"{lift:g}: log2 of what P is multiplied by, at most"),
         (
             "float",
             "kSmallestFactor",
@@ -228,6 +228,6 @@ def _lazy_numbers(tiles: Tiles) -> list[tuple[str, str, object, str]]:
             f"{E4M3_LARGEST}.0f",
             "of a thread's P in a block: the largest e4m3 number",
         ),
-        ("float", "kLazySumGoal", f"{LAZY_SUM_GOAL}.0f", "what an exact step brings that sum below"),
+        ("float", "kLazySumGoal", f"{LAZY_SUM_GOAL}.0f", "what an exact step brings that sum down to"),
         ("u32", "kLiftSteps", tiles.lift_steps, "halvings that bring it there whatever the scores are"),
     ]

@@ -67,7 +67,7 @@ def formula(spec: Spec, tiles: Tiles) -> tuple[str, ...]:
     score = f"s[i,j] = ({product}) * q_scale[i] * k_scale[j]" if scaled else f"s[i,j] = {product}"
     mask = "j <= i + kv_len - q_len, else hidden" if spec.mask == "causal" else "every key is visible"
     p_type = spec.dtypes.qkv
-    lift = f" after multiplication by 2^{tiles.lift_log2:g}" if p_type == "e4m3" else ""
+    lift = f" after multiplication by up to 2^{tiles.lift_log2:g}" if p_type == "e4m3" else ""
     return (
         score,
         f"z[i,j] = softmax_scale * s[i,j];  {mask}",
@@ -79,22 +79,22 @@ def formula(spec: Spec, tiles: Tiles) -> tuple[str, ...]:
 def schedule(tiles: Tiles) -> tuple[str, ...]:
     """A column per role, rows in time."""
     if tiles.transposes_v:
-        head = ("load", "transpose", "consumer (each in its turn)")
+        head = ("load", "transpose", "consumer (the bracketed in its turn)")
         rows = [
             ("Q, K(n)", "", "wait Q, K(n): S = Q*K(n)"),
-            ("K(n-1)", "", "scale, mask, softmax(n) -> P(n); release K(n)"),
-            ("V(n)", "V(n) -> transposed", "wait V(n), K(n-1) | turn"),
-            ("K(n-2)", "", "O += P(n)*V(n), S = Q*K(n-1) | wait, pass the turn on"),
-            ("V(n-1)", "V(n-1) -> transposed", "release V(n); softmax(n-1), O rescaled; release K(n-1)"),
+            ("K(n-1)", "", "scale; release K(n); mask, softmax(n) -> P(n)"),
+            ("V(n)", "V(n) -> transposed", "wait V(n), K(n-1), turn"),
+            ("K(n-2)", "", "[O += P(n)*V(n), S = Q*K(n-1); wait]; pass the turn on"),
+            ("V(n-1)", "V(n-1) -> transposed", "release V(n); scale; release K(n-1); mask, softmax(n-1)"),
             ("...", "...", "..."),
             ("", "V(0) -> transposed", "O += P(0)*V(0); O / row sum -> out"),
         ]
     else:
-        head = ("load", "tail", "consumer (each in its turn)")
+        head = ("load", "tail", "consumer (the bracketed in its turn)")
         rows = [
-            ("Q, K(n)", "", "wait Q, K(n): S = Q*K(n); mask, softmax(n) -> P(n); release K(n)"),
-            ("K(n-1)", "", "wait K(n-1) | turn: issue S = Q*K(n-1)"),
-            ("V(n)", "clear V(n) beyond the end", "wait V(n): issue O += P(n)*V(n) | pass the turn on"),
+            ("Q, K(n)", "", "wait Q, K(n): S = Q*K(n); release K(n); mask, softmax(n) -> P(n)"),
+            ("K(n-1)", "", "wait K(n-1), turn [issue S = Q*K(n-1)"),
+            ("V(n)", "clear V(n) beyond the end", "wait V(n): issue O += P(n)*V(n)]; pass the turn on"),
             ("K(n-2)", "", "wait S; release K(n-1); mask, softmax(n-1) beside P(n)*V(n)"),
             ("V(n-1)", "", "wait O; release V(n); O rescaled, P(n-1) packed"),
             ("...", "", "..."),

@@ -39,5 +39,5 @@ def _tile_map(argument: str, dtype: str, width_elems: int, rows: int, issues: in
         swizzle_bytes=SWIZZLE_BYTES,
         issue_bytes=SWIZZLE_BYTES * rows,
         issues=issues,
-        comment=f"{argument} [tokens, heads, depth], box {rows} tokens x {width_elems} {dtype}, 128B swizzle",
+        comment=f"box {rows} tokens x {width_elems} {dtype} of one head, 128B swizzle",
     )

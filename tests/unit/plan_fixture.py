@@ -172,6 +172,84 @@ class DeviceArray:
         }
 
 
+class FakeDtype:
+    """torch's kind of dtype: a name and a size."""
+
+    def __init__(self, name: str, itemsize: int) -> None:
+        self.name, self.itemsize = name, itemsize
+
+    def __str__(self) -> str:
+        return f"torch.{self.name}"
+
+
+class FakeDevice(typing.NamedTuple):
+    """torch's kind of device; equal ones need not be one object."""
+
+    type: str
+    index: int
+
+
+_TORCH_DTYPES = {
+    "uint8": FakeDtype("float8_e4m3fn", 1),
+    "uint16": FakeDtype("bfloat16", 2),
+    "float32": FakeDtype("float32", 4),
+    "int32": FakeDtype("int32", 4),
+}
+
+
+class TorchTensor:
+    """What the runtime reads of a torch tensor, all of it changeable in place."""
+
+    __module__ = "torch"
+
+    def __init__(self, array: np.ndarray, pointer: int, device: int = 0) -> None:
+        self.shape, self.pointer = array.shape, pointer
+        self.steps = tuple(stride // array.itemsize for stride in array.strides)
+        self.dtype = _TORCH_DTYPES[array.dtype.name]
+        self.index = device
+
+    @property
+    def device(self) -> FakeDevice:
+        return FakeDevice("cuda", self.index)
+
+    def stride(self) -> tuple[int, ...]:
+        return self.steps
+
+    def data_ptr(self) -> int:
+        return self.pointer
+
+
+class CupyArray:
+    """What the runtime reads of a CuPy array, all of it changeable in place."""
+
+    __module__ = "cupy"
+    data = types.SimpleNamespace()
+
+    def __init__(self, array: np.ndarray, pointer: int, device: int = 0) -> None:
+        self.shape, self.strides, self.dtype = array.shape, array.strides, array.dtype
+        self.data = types.SimpleNamespace(ptr=pointer, device_id=device)
+
+
+class FakeLibraries:
+    """Modules `torch` and `cupy` with current streams by device, 0 where there is none."""
+
+    def __init__(self) -> None:
+        self.streams: dict[int, int] = {}
+
+    def modules(self) -> dict[str, Any]:
+        return {
+            "torch": types.SimpleNamespace(_C=types.SimpleNamespace(_cuda_getCurrentRawStream=self.stream)),
+            "cupy": types.SimpleNamespace(
+                cuda=types.SimpleNamespace(
+                    get_current_stream=lambda device: types.SimpleNamespace(ptr=self.stream(device))
+                )
+            ),
+        }
+
+    def stream(self, device: int) -> int:
+        return self.streams.get(device, 0)
+
+
 def aligned(shape: tuple[int, ...], dtype: str, *, shift_bytes: int = 0) -> np.ndarray:
     """Zeros whose address is `shift_bytes` past a multiple of 256."""
     count, item = math.prod(shape), np.dtype(dtype).itemsize

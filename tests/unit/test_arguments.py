@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +19,11 @@ from tests.unit.plan_fixture import (
     HEADS,
     TOTAL_K,
     TOTAL_Q,
+    CupyArray,
     DeviceArray,
     FakeDriver,
+    FakeLibraries,
+    TorchTensor,
     good_arrays,
     make_plan,
 )
@@ -486,3 +492,294 @@ def test_warmup_loads_once() -> None:
     kernel.warmup()
     kernel(**good_call())
     assert [entry[0] for entry in driver.calls] == ["load", "smem"]
+
+
+LIBRARIES = {"torch": TorchTensor, "cupy": CupyArray}
+
+
+@pytest.fixture
+def libraries(monkeypatch: pytest.MonkeyPatch) -> FakeLibraries:
+    found = FakeLibraries()
+    for name, module in found.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return found
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request: pytest.FixtureRequest, libraries: FakeLibraries) -> str:
+    return str(request.param)
+
+
+def library_call(library: str, *, shift: int = 0, device: int = 0) -> Call:
+    """A legal call with arrays of torch or CuPy; `shift` is added to the addresses."""
+    call: Call = {
+        name: LIBRARIES[library](array, (number << 20) + shift, device)
+        for number, (name, array) in enumerate(good_arrays().items(), start=1)
+    }
+    return {**call, "max_seqlen_q": 40}
+
+
+def move_in_place(array: Any, pointer: int) -> None:
+    """The same object over memory at another address."""
+    if isinstance(array, TorchTensor):
+        array.pointer = pointer
+    else:
+        array.data.ptr = pointer
+
+
+def stretch_in_place(array: Any, factor: int) -> None:
+    """The same object with tokens that are `factor` times as far apart."""
+    if isinstance(array, TorchTensor):
+        array.steps = (factor * array.steps[0], *array.steps[1:])
+    else:
+        array.strides = (factor * array.strides[0], *array.strides[1:])
+
+
+def send_in_place(array: Any, device: int) -> None:
+    if isinstance(array, TorchTensor):
+        array.index = device
+    else:
+        array.data.device_id = device
+
+
+def warm_kernel(call: Call) -> tuple[Kernel, FakeDriver, list[str]]:
+    """A kernel that has had this call, and a list that gets an entry for each call that goes the long way."""
+    kernel, driver = make_kernel()
+    kernel(**call)
+    driver.launches.clear()
+    long_way, ways = kernel._call, []
+
+    def noted(*arguments: Any) -> Any:
+        ways.append("long")
+        return long_way(*arguments)
+
+    kernel._call = noted  # type: ignore[method-assign]
+    return kernel, driver, ways
+
+
+def assert_like_fresh(driver: FakeDriver, call: Call) -> None:
+    """The only launch is the one that a kernel without a past makes of this call."""
+    kernel, fresh = make_kernel()
+    kernel(**call)
+    (found,), (expected,) = driver.launches, fresh.launches
+    assert (found.key(), found.params) == (expected.key(), expected.params)
+    assert [address for address, _ in found.maps] == [address for address, _ in expected.maps]
+
+
+def test_a_repeated_call_is_launched_at_once(library: str) -> None:
+    call = library_call(library)
+    kernel, driver, ways = warm_kernel(call)
+    before = len(driver.requests), list(driver.calls)
+    assert kernel(**call) is call["out"]
+    assert_like_fresh(driver, call)
+    assert not ways and (len(driver.requests), driver.calls) == before
+
+
+def test_new_arrays_of_known_forms_are_launched_at_once(library: str) -> None:
+    kernel, driver, ways = warm_kernel(library_call(library))
+    call = library_call(library, shift=1 << 30)
+    assert kernel(**call) is call["out"]
+    assert_like_fresh(driver, call)
+    assert not ways
+
+
+def test_calls_that_take_turns_are_launched_at_once(library: str) -> None:
+    call = library_call(library)
+    kernel, driver, ways = warm_kernel(call)
+    other = {**library_call(library), "max_seqlen_q": 100, "softmax_scale": 0.5}
+    kernel(**other)
+    for turn in (call, other, call):
+        driver.launches.clear()
+        kernel(**turn)
+        assert_like_fresh(driver, turn)
+    assert ways == ["long"]
+
+
+@pytest.mark.parametrize("name", ["k_nope", "q_scale", "out"])
+def test_strides_changed_in_place_are_noticed(library: str, name: str) -> None:
+    call = library_call(library)
+    kernel, driver, ways = warm_kernel(call)
+    stretch_in_place(call[name], 2)
+    kernel(**call)
+    assert_like_fresh(driver, call)
+    assert ways == ["long"]
+    stretch_in_place(call[name], -1)
+    with pytest.raises(LaunchError, match=f"{name} has"):
+        kernel(**call)
+    assert len(driver.launches) == 1
+
+
+@pytest.mark.parametrize("name", ["q_nope", "cu_seqlens_k", "out"])
+def test_a_shape_changed_in_place_is_noticed(library: str, name: str) -> None:
+    call = library_call(library)
+    kernel, driver, _ = warm_kernel(call)
+    call[name].shape = (call[name].shape[0] - 1, *call[name].shape[1:])
+    with pytest.raises(LaunchError):
+        kernel(**call)
+    assert not driver.launches
+    for other in ("q_nope", "q_rope", "q_scale", "out"):
+        call[other].shape = (TOTAL_Q - 10, *call[other].shape[1:])
+    call["cu_seqlens_k"].shape = (3,)
+    kernel(**call)
+    assert_like_fresh(driver, call)
+
+
+def test_a_dtype_changed_in_place_is_noticed(library: str) -> None:
+    call = library_call(library)
+    kernel, driver, _ = warm_kernel(call)
+    call["q_rope"].dtype = call["q_scale"].dtype
+    with pytest.raises(LaunchError, match="q_rope"):
+        kernel(**call)
+    assert not driver.launches
+
+
+def test_memory_changed_in_place_is_noticed(library: str) -> None:
+    call = library_call(library)
+    kernel, driver, ways = warm_kernel(call)
+    for number, name in enumerate(("q_nope", "v", "cu_seqlens_q", "out")):
+        move_in_place(call[name], (64 + number) << 20)
+    kernel(**call)
+    assert_like_fresh(driver, call)
+    assert not ways
+
+
+@pytest.mark.parametrize("name", ["q_nope", "k_scale", "out"])
+def test_an_address_that_is_not_aligned_is_noticed(library: str, name: str) -> None:
+    call = library_call(library)
+    kernel, driver, ways = warm_kernel(call)
+    move_in_place(call[name], (64 << 20) + 2)
+    with pytest.raises(LaunchError, match=name):
+        kernel(**call)
+    assert ways == ["long"] and not driver.launches
+    move_in_place(call[name], 64 << 20)
+    kernel(**call)
+    assert_like_fresh(driver, call)
+
+
+def test_the_stream_is_that_of_the_call(library: str, libraries: FakeLibraries) -> None:
+    call = library_call(library)
+    kernel, driver, ways = warm_kernel(call)
+    kernel(**call)
+    libraries.streams = {0: 2**47 + 16, 1: 32}
+    kernel(**call)
+    kernel(**call, stream=5)
+    kernel(**call, stream=0)
+    kernel(**call, stream=type("Stream", (), {"ptr": 48})())
+    kernel(**call)
+    assert [launch.stream for launch in driver.launches] == [0, 2**47 + 16, 5, 0, 48, 2**47 + 16]
+    with pytest.raises(LaunchError, match="stream"):
+        kernel(**call, stream="main")
+    assert not ways and len(driver.launches) == 6
+
+
+def test_another_current_device_is_noticed(library: str) -> None:
+    call = library_call(library)
+    kernel, driver, ways = warm_kernel(call)
+    driver.current = 1
+    kernel(**call)
+    assert not ways and driver.launches[0].device == 0 and driver.current == 1
+
+
+def test_arrays_on_another_device_are_noticed(library: str, libraries: FakeLibraries) -> None:
+    call = library_call(library)
+    kernel, driver, ways = warm_kernel(call)
+    libraries.streams = {0: 16, 1: 32}
+    elsewhere = library_call(library, device=1)
+    kernel(**elsewhere)
+    kernel(**elsewhere)
+    kernel(**call)
+    assert [(launch.device, launch.stream) for launch in driver.launches] == [(1, 32), (1, 32), (0, 16)]
+    assert ways == ["long"] and driver.current == 0
+    send_in_place(call["k_nope"], 1)
+    with pytest.raises(LaunchError, match="k_nope is on device 1, q_nope is on device 0"):
+        kernel(**call)
+    assert len(driver.launches) == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_seqlen_q", True),
+        ("max_seqlen_q", 40.0),
+        ("max_seqlen_q", None),
+        ("softmax_scale", math.nan),
+        ("softmax_scale", -1),
+        ("q_scale", None),
+        ("v", np.zeros((TOTAL_K, HEADS, 128), np.uint8)),
+    ],
+)
+def test_wrong_argument_after_a_right_call(library: str, field: str, value: object) -> None:
+    call = {**library_call(library), "max_seqlen_q": 1}
+    kernel, driver, _ = warm_kernel(call)
+    with pytest.raises(LaunchError):
+        kernel(**{**call, field: value})
+    assert not driver.launches
+
+
+def test_arrays_of_two_libraries_go_the_long_way(libraries: FakeLibraries) -> None:
+    call = {**library_call("torch"), "q_scale": library_call("cupy")["q_scale"]}
+    kernel, driver, ways = warm_kernel(call)
+    kernel(**call)
+    assert_like_fresh(driver, call)
+    assert ways == ["long"]
+
+
+def test_threads_with_known_calls_have_arguments_of_their_own(library: str) -> None:
+    calls = [library_call(library), library_call(library, shift=1 << 30)]
+    kernel, driver, ways = warm_kernel(calls[0])
+    inner = driver.launch_kernel
+
+    def launch_within_a_launch(*arguments: Any) -> int:
+        driver.launch_kernel = inner  # type: ignore[method-assign]
+        kernel(**calls[1], stream=9)
+        return inner(*arguments)
+
+    driver.launch_kernel = launch_within_a_launch  # type: ignore[method-assign]
+    kernel(**calls[0], stream=8)
+    assert [(launch.maps[0][0], launch.stream) for launch in driver.launches] == [
+        ((1 << 20) + (1 << 30), 9),
+        (1 << 20, 8),
+    ]
+    assert not ways
+
+
+def test_no_array_is_kept_alive(library: str) -> None:
+    call = library_call(library)
+    kernel, _, _ = warm_kernel(call)
+    kernel(**call)
+    arrays = [weakref.ref(value) for value in call.values() if not isinstance(value, int)]
+    call.clear()
+    gc.collect()
+    assert [array() for array in arrays] == [None] * 10
+
+
+def test_many_calls_forget_the_oldest(library: str) -> None:
+    call = library_call(library)
+    kernel, driver, ways = warm_kernel(call)
+    for tokens in range(41, 41 + 300):
+        kernel(**{**call, "max_seqlen_q": tokens})
+    driver.launches.clear()
+    ways.clear()
+    kernel(**{**call, "max_seqlen_q": 340})
+    assert not ways
+    driver.launches.clear()
+    kernel(**call)
+    assert_like_fresh(driver, call)
+    assert ways == ["long"]
+
+
+def test_a_call_whose_arrays_change_while_it_runs_is_not_kept(library: str) -> None:
+    call = library_call(library)
+    kernel, driver = make_kernel()
+    inner = driver.launch_kernel
+
+    def change_after_the_checks(*arguments: Any) -> int:
+        stretch_in_place(call["k_nope"], 0)
+        return inner(*arguments)
+
+    driver.launch_kernel = change_after_the_checks  # type: ignore[method-assign]
+    kernel(**call)
+    driver.launch_kernel = inner  # type: ignore[method-assign]
+    with pytest.raises(LaunchError, match="k_nope has"):
+        kernel(**call)
+    assert len(driver.launches) == 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from mla_codegen import emit
 from mla_codegen.cli import app, machine, run
 from mla_codegen.cli.options import Lengths
 from mla_codegen.cli.output import plain_table
+from mla_codegen.emulator import compiler
 from mla_codegen.machine import Driver, Finding, Gpu
 from mla_codegen.resources import specs_folder
 
@@ -216,6 +219,60 @@ def test_emulate_without_the_emulator_says_so(spec: Path, monkeypatch: pytest.Mo
     done = call("emulate", spec)
     assert (done.exit_code, done.stdout) == (1, "")
     assert "error[no-emulator]: this version of mla-codegen has no emulator\n" in done.stderr
+
+
+def test_emulate_traces_and_takes_workers(spec: Path) -> None:
+    done = call(
+        "emulate", spec, "--q-len", 70, "--kv-len", 90, "--heads", 1, "--workers", 2, "--trace", "t.json"
+    )
+    assert done.exit_code == 0
+    assert re.fullmatch(r"0 hazards, error [1-9]\.\de-02, contract kept", done.stdout.splitlines()[-1])
+    events = json.loads(Path("t.json").read_text())["traceEvents"]
+    names = {event["name"] for event in events} | {event["args"].get("name") for event in events}
+    assert {"wait k_full[0]", "arrive v_empty[0]", "warp 0: load", "tensor core"} <= names
+
+
+def test_a_bar_is_drawn_on_a_terminal_only(spec: Path) -> None:
+    code = "from mla_codegen.cli import main, run; run._BAR_SECONDS = 0; main()"
+    sizes = ["--q-len", "70", "--kv-len", "90", "--heads", "1", "--schedules", "2"]
+    for extra, drawn in (([], True), (["--json"], False)):
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-c", code, "emulate", str(spec), *sizes, *extra]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+        subprocess.run(
+            command, env=environment, stderr=theirs, stdout=subprocess.PIPE, timeout=120, check=True
+        )
+        os.close(theirs)
+        assert ("CTAs" in _read_all(ours)) == drawn
+
+
+def _read_all(terminal: int) -> str:
+    """What was written to a terminal whose other end is closed."""
+    parts = []
+    with contextlib.suppress(OSError):  # Linux reports the end as an error
+        while part := os.read(terminal, 4096):
+            parts.append(part)
+    os.close(terminal)
+    return b"".join(parts).decode()
+
+
+def test_demo_emulates_where_there_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "gpu_for", lambda arch: None)
+    done = call("demo")
+    assert done.exit_code == 0
+    assert re.fullmatch(r"0 hazards, error [1-9]\.\de-02, contract kept", done.stdout.splitlines()[-1])
+
+
+def test_demo_shows_the_plan_where_nothing_can_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "gpu_for", lambda arch: None)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr(compiler, "find_compiler", compiler.find_compiler.__wrapped__)
+    done = call("demo")
+    assert done.exit_code == 0
+    assert "no C++20 compiler found (looked for no-such-compiler)" in done.stderr
+    assert "not run: no GPU for sm_90a here" in done.stdout
 
 
 def test_a_bug_shows_its_traceback_and_exits_with_70() -> None:

@@ -88,7 +88,7 @@ def windows(visible: int, unmasked: int, flush_blocks: int) -> Iterator[str | in
         while block >= end and block >= 0:
             yield block
             block -= 1
-        if block >= 0:
+        if block < end:
             yield "flush"
         end -= flush_blocks
 
@@ -98,7 +98,7 @@ def test_the_windows_of_the_flush_follow_the_blocks_of_the_warpgroup() -> None:
     windows_of_source = "for (i32 end = blocks.visible - kFlushBlocks; block >= 0; end -= kFlushBlocks) {"
     steps = "for (; block >= end && block >= 0; --block)"
     assert re.search(re.escape(glued(windows_of_source + steps)) + r"\{?kv_step<false>\(", consumer)
-    assert re.search(r"if\(block>=0\)\{?flush_output\(", consumer)
+    assert re.search(r"if\(block<end\)\{?flush_output\(", consumer)
     for visible, masked, flush_blocks in itertools.product(range(1, 20), range(1, 4), range(1, 8)):
         unmasked = max(visible - masked, 0)
         found = list(windows(visible, unmasked, flush_blocks))
@@ -109,3 +109,6 @@ def test_the_windows_of_the_flush_follow_the_blocks_of_the_warpgroup() -> None:
             len(list(run)) for is_step, run in itertools.groupby(found, lambda i: i != "flush") if is_step
         ]
         assert all(run <= flush_blocks for run in runs)
+        # P * V of block 0 comes after the loops: it joins the steps since the last flush.
+        last = len(found) - 1 - found[::-1].index("flush") if "flush" in found else -1
+        assert len(found) - 1 - last + 1 <= max(flush_blocks, min(visible, masked + 1))

@@ -65,6 +65,7 @@ inline float min_f32(float a, float b, int line = __builtin_LINE()) {
 inline float lg2(float x) { return __builtin_log2f(x); }
 inline float rcp(float x) { return 1.0f / x; }
 inline float infinity_f32() { return emulator::float_of(0x7F800000u); }
+inline float nan_f32() { return std::numeric_limits<float>::quiet_NaN(); }
 inline float float_from_bits(u32 bits) { return emulator::float_of(bits); }
 inline u32 bits_from_float(float x) { return emulator::bits_of(x); }
 

@@ -1,4 +1,4 @@
-// Where a thread stands. PTX ISA, special registers; elect.sync: sm_90 and later.
+// Where a thread stands. PTX ISA, special registers.
 __device__ __forceinline__ u32 thread_index() { return threadIdx.x; }
 __device__ __forceinline__ u32 cta_index_x() { return blockIdx.x; }
 __device__ __forceinline__ u32 cta_index_y() { return blockIdx.y; }
@@ -7,7 +7,7 @@ __device__ __forceinline__ u32 cta_index_z() { return blockIdx.z; }
 // Tells the compiler that a value is the same in all 32 lanes, so that it may live in a uniform register.
 __device__ __forceinline__ u32 warp_uniform(u32 value) { return __shfl_sync(0xffffffffu, value, 0); }
 
-// True in one lane of the (converged) warp.
+// True in one lane of the (converged) warp. PTX ISA: elect.sync; sm_90 and later.
 __device__ __forceinline__ bool elect_sync() {
   u32 elected;
   asm volatile(

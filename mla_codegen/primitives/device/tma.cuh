@@ -3,14 +3,6 @@
 __device__ __forceinline__ void prefetch_tensormap(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-__device__ __forceinline__ void cp_async_bulk_tensor_1d(u32 destination, const TensorMap* map, u32 barrier,
-                                                        i32 x) {
-  asm volatile(
-      "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
-      "{%3}], [%2];" ::"r"(destination),
-      "l"(map), "r"(barrier), "r"(x)
-      : "memory");
-}
 __device__ __forceinline__ void cp_async_bulk_tensor_3d(u32 destination, const TensorMap* map, u32 barrier,
                                                         i32 x, i32 y, i32 z) {
   asm volatile(

@@ -1,6 +1,5 @@
 // Fixed-width types and the opaque tensor map; no CUDA or C++ header is needed.
 typedef unsigned char u8;
-typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef int i32;
