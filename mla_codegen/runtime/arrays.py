@@ -7,7 +7,7 @@ CuPy arrays, torch tensors, objects with `__cuda_array_interface__` and objects 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -127,6 +127,27 @@ def _refuse_numpy(name: str, array: Array, stream: int) -> _Pair:
     )
 
 
+Traits: TypeAlias = tuple[Any, ...]
+"""All that an array's library says of its form, in the types of that library."""
+
+
+class BulkReader(NamedTuple):
+    """How arrays of one library are read together: `read` gives their addresses, and the traits of each.
+
+    `form` takes traits and gives the form, None where the array is not on a GPU.
+    """
+
+    library: str
+    read: Callable[[Sequence[Array]], tuple[list[int], list[Traits]]]
+    form: Callable[..., ArrayForm | None]
+
+
+def bulk_reader(array_types: Iterable[type]) -> BulkReader | None:
+    """The reader of arrays that are all torch's or all CuPy's; None where they are not."""
+    readers = {_reader(array_type) for array_type in array_types}
+    return _BULK_READERS.get(readers.pop()) if len(readers) == 1 else None
+
+
 def _read_torch(name: str, array: Array, stream: int) -> _Pair:
     form = _torch_form(array.shape, array.stride(), array.dtype, array.device)
     if form is None:
@@ -150,6 +171,13 @@ def _torch_form(
     return array_form(tuple(shape), _in_bytes(strides, item_bytes), item_bytes, name, device.index, "torch")
 
 
+def _read_all_torch(tensors: Sequence[Array]) -> tuple[list[int], list[Traits]]:
+    return (
+        [tensor.data_ptr() for tensor in tensors],
+        [(tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors],
+    )
+
+
 def _read_cupy(name: str, array: Array, stream: int) -> _Pair:
     data = array.data
     return data.ptr, _cupy_form(array.shape, array.strides, array.dtype, data.device_id)
@@ -160,16 +188,40 @@ def _cupy_form(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, dev
     return array_form(shape, strides, dtype.itemsize, dtype.name, device, "cupy")
 
 
+def _read_all_cupy(arrays: Sequence[Array]) -> tuple[list[int], list[Traits]]:
+    return (
+        [array.data.ptr for array in arrays],
+        [(array.shape, array.strides, array.dtype, array.data.device_id) for array in arrays],
+    )
+
+
+_BULK_READERS = {
+    _read_torch: BulkReader("torch", _read_all_torch, _torch_form),
+    _read_cupy: BulkReader("cupy", _read_all_cupy, _cupy_form),
+}
+
+
 def _read_interface(name: str, array: Array, stream: int) -> _Pair:
     interface = array.__cuda_array_interface__
-    shape, typestr = tuple(interface["shape"]), interface["typestr"]
+    strides = interface.get("strides")
+    form = _interface_form(
+        tuple(interface["shape"]),
+        None if strides is None else tuple(strides),
+        interface["typestr"],
+        library_of_type(type(array)),
+    )
+    return interface["data"][0], form
+
+
+@functools.lru_cache(maxsize=_MAX_FORMS)
+def _interface_form(
+    shape: tuple[int, ...], strides: tuple[int, ...] | None, typestr: str, library: str
+) -> ArrayForm:
     item_bytes = int(typestr[2:])
     kind = _KINDS.get(typestr[1], typestr[1])
     dtype = kind if kind == "bool" else f"{kind}{8 * item_bytes}"
-    given = interface.get("strides")
-    strides = _in_bytes(c_strides(shape), item_bytes) if given is None else tuple(given)
-    library = library_of_type(type(array))
-    return interface["data"][0], array_form(shape, strides, item_bytes, dtype, -1, library)
+    strides = _in_bytes(c_strides(shape), item_bytes) if strides is None else strides
+    return array_form(shape, strides, item_bytes, dtype, -1, library)
 
 
 def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,11 +1,14 @@
-"""From array views to launches: forms that were checked before are found again, each device loads once."""
+"""From array views to launches: forms that were checked before are found again, each device loads once.
+
+Calls that are repeated with arrays of torch or CuPy do not come here, see `warm`.
+"""
 
 from __future__ import annotations
 
 import functools
 import operator
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -17,6 +20,7 @@ from mla_codegen.runtime.contents import check_contents
 from mla_codegen.runtime.device import LoadedKernel, check_device, load_on_device
 from mla_codegen.runtime.driver import Driver, the_driver
 from mla_codegen.runtime.launch import LaunchForm, PreparedLaunch
+from mla_codegen.runtime.limited import Limited
 from mla_codegen.runtime.packing import params_layout
 from mla_codegen.runtime.problem import Problem
 from mla_codegen.runtime.rules import INPUT_NAMES, Layout, call_rules
@@ -32,15 +36,17 @@ Forms: TypeAlias = tuple[ArrayForm, ...]
 class CheckedCall:
     """Input forms that passed all checks, with the launch for each form of the outputs.
 
-    `masks` has, per input, the address bits that must be 0. No kernel where there is nothing to launch.
+    `masks` has, per input, the address bits that must be 0; `present` picks what belongs to inputs that are
+    there. No kernel where there is nothing to launch.
     """
 
     problem: Problem
     variant: Variant
     forms: Mapping[str, ArrayForm]
     masks: tuple[int, ...]
+    present: Callable[[tuple[Any, ...]], tuple[Any, ...]]
     kernel: LoadedKernel | None
-    outputs: dict[Forms, CheckedOutputs] = field(default_factory=dict)
+    outputs: Limited[Forms, CheckedOutputs] = field(default_factory=lambda: Limited(_MAX_OUTPUTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class Dispatcher:
         self._layouts = {variant.entry: params_layout(variant.params) for variant in plan.variants}
         self._build = build
         self._given_driver = driver
-        self._calls: dict[tuple[Forms, int, float], CheckedCall] = {}
+        self._calls: Limited[tuple[Forms, int, float], CheckedCall] = Limited(_MAX_CALLS)
         self._lock = threading.RLock()
 
     @functools.cached_property
@@ -81,7 +87,7 @@ class Dispatcher:
             if located != forms:
                 return self.checked(pointers, located, max_seqlen_q=max_seqlen_q, softmax_scale=softmax_scale)
             call = self._check(pointers, forms, max_seqlen_q, softmax_scale)
-            self._store(self._calls, key, call, _MAX_CALLS)
+            self._calls.keep(key, call)
         return call
 
     def check_contents(self, call: CheckedCall, pointers: Pointers, stream: int) -> None:
@@ -98,28 +104,20 @@ class Dispatcher:
 
     def launch(
         self, call: CheckedCall, pointers: Pointers, outputs: Iterable[tuple[int, ArrayForm]], stream: int
-    ) -> None:
-        """Launches a checked call; LaunchError where the outputs do not fit it."""
+    ) -> PreparedLaunch | None:
+        """Launches a checked call, and gives the launch; LaunchError where the outputs do not fit it."""
         output_pointers, forms = zip(*outputs, strict=True)
         checked = call.outputs.get(forms)
         if checked is None or any(map(operator.and_, output_pointers, checked.masks)):
             located = self._located(output_pointers, forms)
             if located != forms:
-                self.launch(call, pointers, zip(output_pointers, located, strict=True), stream)
-                return
+                return self.launch(call, pointers, zip(output_pointers, located, strict=True), stream)
             checked = self._check_outputs(call, list(map(ArrayView, output_pointers, forms)))
-            self._store(call.outputs, forms, checked, _MAX_OUTPUTS)
-        kernel, launch = call.kernel, checked.launch
-        if kernel is None or launch is None:
-            return
-        addresses = pointers + output_pointers
-        if self.driver.current_context() == kernel.context:
-            status = launch.start(addresses, stream)
-        else:
-            with self.driver.on_device(call.problem.device):
-                status = launch.start(addresses, stream)
-        if status != 0:
-            self.driver.check(f"the launch of {self._plan.name}", status)
+            call.outputs.keep(forms, checked)
+        if checked.launch is not None:
+            started = checked.launch.start([*call.present(pointers), *output_pointers], stream)
+            assert started, "an address that was checked is not aligned"
+        return checked.launch
 
     def kernel_on(self, device: int) -> LoadedKernel:
         """The kernel on a device, loaded at the first use; LaunchError where it cannot run there."""
@@ -143,7 +141,8 @@ class Dispatcher:
         check_limits(problem, variant.launch)
         found = {name: view.form for name, view in checked.views.items()}
         kernel = None if problem.is_empty else self.kernel_on(problem.device)
-        return CheckedCall(problem, variant, found, self._masks(INPUT_NAMES, forms), kernel)
+        present = operator.itemgetter(*(index for index, form in enumerate(forms) if form is not NO_FORM))
+        return CheckedCall(problem, variant, found, self._masks(INPUT_NAMES, forms), present, kernel)
 
     def _check_outputs(self, call: CheckedCall, outputs: Sequence[ArrayView]) -> CheckedOutputs:
         for rule, view in zip(self.outputs, outputs, strict=True):
@@ -155,12 +154,15 @@ class Dispatcher:
             return CheckedOutputs(masks, None)
         entry = call.variant.entry
         form = LaunchForm(
+            name=self._plan.name,
             variant=call.variant,
             layout=self._layouts[entry],
             function=call.kernel.functions[entry],
+            context=call.kernel.context,
             problem=call.problem,
             forms={**call.forms, **dict(zip(names, forms, strict=True))},
-            order=(*INPUT_NAMES, *names),
+            order=(*call.present(INPUT_NAMES), *names),
+            masks=(*call.present(call.masks), *masks),
         )
         return CheckedOutputs(masks, PreparedLaunch(self.driver, form))
 
@@ -178,10 +180,3 @@ class Dispatcher:
             form if form.device >= 0 or not pointer else form.on(self.driver.pointer_device(pointer))
             for pointer, form in zip(pointers, forms, strict=True)
         )
-
-    def _store(self, store: dict[Any, Any], key: object, value: object, limit: int) -> None:
-        """Keeps `value`; the oldest of too many is dropped."""
-        with self._lock:
-            while len(store) >= limit:
-                del store[next(iter(store))]
-            store[key] = value

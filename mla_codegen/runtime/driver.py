@@ -48,7 +48,6 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuModuleGetFunction": (_OutHandle, _Handle, ctypes.c_char_p),
     "cuModuleGetGlobal_v2": (_OutAddress, ctypes.POINTER(ctypes.c_size_t), _Handle, ctypes.c_char_p),
     "cuFuncSetAttribute": (_Handle, ctypes.c_int, ctypes.c_int),
-    "cuPointerGetAttribute": (ctypes.c_void_p, ctypes.c_int, _Address),
     "cuMemcpyDtoHAsync_v2": (ctypes.c_void_p, _Address, ctypes.c_size_t, _Handle),
     "cuMemcpy2DAsync_v2": (ctypes.c_void_p, _Handle),
     "cuMemcpyHtoD_v2": (_Address, ctypes.c_void_p, ctypes.c_size_t),
@@ -59,8 +58,6 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
         *(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int),
     ),
-    "cuTensorMapReplaceAddress": (ctypes.c_void_p, _Address),
-    "cuLaunchKernel": (_Handle, *(_U32,) * 7, _Handle, ctypes.c_void_p, ctypes.c_void_p),
 }
 
 
@@ -88,7 +85,12 @@ class _Memcpy2D(ctypes.Structure):
 
 
 class Driver:
-    """libcuda, ready for calls; every failure is a LaunchError that names the call and the driver's error."""
+    """libcuda, ready for calls; every failure is a LaunchError that names the call and the driver's error.
+
+    `launch_kernel`, `read_context` and `replace_address` give the status. They have no signatures, by which
+    ctypes would convert every argument at every call: handles and addresses must be ctypes objects, made
+    before; other numbers may be ints.
+    """
 
     def __init__(self) -> None:
         """Loads and initialises the driver; LaunchError where this machine has none."""
@@ -106,11 +108,15 @@ class Driver:
         if status != _SUCCESS:
             message = f"no usable GPU: cuInit gave {self.error_name(status)}"
             raise LaunchError.single("no-device", message, help=help_text)
-        self.launch_kernel = self._library.cuLaunchKernel
-        self.encode_tiled = self._library.cuTensorMapEncodeTiled
-        self.replace_address = self._library.cuTensorMapReplaceAddress
         self._contexts: dict[int, int] = {}
-        self._current = self._library.cuCtxGetCurrent
+        self.encode_tiled = self._library.cuTensorMapEncodeTiled
+        # A look-up by [] makes a function of its own, without the signature. A launch may wait for room in
+        # the queue and must let other threads run; those that never wait keep Python's lock.
+        self.launch_kernel = self._library["cuLaunchKernel"]
+        holding_the_lock = ctypes.PyDLL(_LIBRARY)
+        self.read_context = holding_the_lock["cuCtxGetCurrent"]
+        self.replace_address = holding_the_lock["cuTensorMapReplaceAddress"]
+        self._read_pointer = holding_the_lock["cuPointerGetAttribute"]
 
     def error_name(self, status: int) -> str:
         text = ctypes.c_char_p()
@@ -145,14 +151,15 @@ class Driver:
     def pointer_device(self, pointer: int) -> int:
         """The device on which memory was allocated."""
         device = ctypes.c_int(-1)
-        address = ctypes.addressof(device)
-        self._call("cuPointerGetAttribute", address, _POINTER_ATTRIBUTE_DEVICE, pointer)
+        status = self._read_pointer(ctypes.byref(device), _POINTER_ATTRIBUTE_DEVICE, _Address(pointer))
+        if status != _SUCCESS:
+            self.check("cuPointerGetAttribute", status)
         return device.value
 
     def current_context(self) -> int:
         """The calling thread's context; 0 where it has none."""
         context = _Handle()
-        self._current(ctypes.byref(context))
+        self.read_context(ctypes.byref(context))
         return context.value or 0
 
     def primary_context(self, device: int) -> int:

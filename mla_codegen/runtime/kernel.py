@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -17,9 +18,11 @@ from mla_codegen.runtime.build import KernelBuild
 from mla_codegen.runtime.dispatch import Dispatcher
 from mla_codegen.runtime.driver import Driver
 from mla_codegen.runtime.problem import Problem
+from mla_codegen.runtime.rules import INPUT_NAMES
 from mla_codegen.runtime.scalars import checked_max_seqlen, checked_softmax_scale
-from mla_codegen.runtime.streams import current_stream, stream_handle
+from mla_codegen.runtime.streams import current_stream_function, stream_handle
 from mla_codegen.runtime.variants import main_variant
+from mla_codegen.runtime.warm import Arguments, WarmCalls
 
 _LSE_BASES = {"natural": "e", "log2": "2"}
 
@@ -39,6 +42,7 @@ class Kernel:
         self._source = source
         self._build = build
         self._dispatcher = Dispatcher(plan, build, driver=driver)
+        self._warm = WarmCalls()
 
     def __call__(
         self,
@@ -68,35 +72,36 @@ class Kernel:
         of the library that q_nope comes from. An output that is not passed is allocated by that library, on
         its current stream.
         """
+        inputs = (q_nope, q_rope, k_nope, k_rope, v, q_scale, k_scale, v_scale, cu_seqlens_q, cu_seqlens_k)
+        arguments = (*inputs, out, lse, max_seqlen_q, softmax_scale)
+        if out is not None and not check and self._warm.launch(arguments, stream):
+            return out if lse is None else (out, lse)
+        return self._call(arguments, stream, check)
+
+    def _call(self, arguments: Arguments, stream: object, check: bool) -> Array:
+        """A call that is not known yet: everything is checked, missing outputs are allocated."""
+        *inputs, out, lse, max_seqlen_q, softmax_scale = arguments
         dispatcher = self._dispatcher
         tokens = checked_max_seqlen(max_seqlen_q)
         scale = checked_softmax_scale(softmax_scale, dispatcher.rules.softmax_scale)
         handle = -1 if stream is None else stream_handle(stream)
-        first = view_array("q_nope", q_nope, max(handle, 0))
+        first = view_array(INPUT_NAMES[0], inputs[0], max(handle, 0))
         if handle < 0:
-            handle = current_stream(first[1].library, first[1].device)
-        inputs = (
-            first,
-            view_array("q_rope", q_rope, handle),
-            view_array("k_nope", k_nope, handle),
-            view_array("k_rope", k_rope, handle),
-            view_array("v", v, handle),
-            view_array("q_scale", q_scale, handle),
-            view_array("k_scale", k_scale, handle),
-            view_array("v_scale", v_scale, handle),
-            view_array("cu_seqlens_q", cu_seqlens_q, handle),
-            view_array("cu_seqlens_k", cu_seqlens_k, handle),
-        )
-        pointers, forms = zip(*inputs, strict=True)
+            handle = current_stream_function(first[1].library)(first[1].device)
+        views = [first, *map(view_array, INPUT_NAMES[1:], inputs[1:], itertools.repeat(handle))]
+        pointers, forms = zip(*views, strict=True)
         call = dispatcher.checked(pointers, forms, max_seqlen_q=tokens, softmax_scale=scale)
         if check:
             dispatcher.check_contents(call, pointers, handle)
-        outputs = self._outputs(call.problem, q_nope, out, lse)
-        views = [
+        outputs = self._outputs(call.problem, inputs[0], out, lse)
+        output_views = [
             view_array(rule.name, array, handle)
             for rule, array in zip(dispatcher.outputs, outputs, strict=True)
         ]
-        dispatcher.launch(call, pointers, views, handle)
+        launch = dispatcher.launch(call, pointers, output_views, handle)
+        is_given = out is not None and (lse is not None or len(outputs) == 1)
+        if launch is not None and is_given:
+            self._warm.learn(arguments, [*call.present(forms), *(form for _, form in output_views)], launch)
         return outputs[0] if len(outputs) == 1 else outputs
 
     @functools.cached_property

@@ -1,9 +1,15 @@
-"""Launches of checked calls: everything but the addresses is packed once, the addresses at each launch."""
+"""Launches of checked calls: everything but addresses and stream is packed once, for as many calls as come.
+
+A block of memory has all of a launch, down to the objects that ctypes passes on. Each launch takes a block
+that is idle, or makes one, so that threads need no lock. Addresses are checked and written where they are not
+those that the block had before. What remains are two foreign calls: which context is current, and the launch.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,14 +30,21 @@ _WORD_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchForm:
-    """All of a launch but its addresses: `forms` by argument; `order` is that in which addresses come."""
+    """All of a launch but addresses and stream.
 
+    `order` has the arguments that are there, in the order in which their addresses come; `masks` has, for
+    each of them, the bits of the address that must be 0; `forms` has their forms by name.
+    """
+
+    name: str
     variant: Variant
     layout: ParamsLayout
     function: int
+    context: int
     problem: Problem
     forms: Mapping[str, ArrayForm]
     order: tuple[str, ...]
+    masks: tuple[int, ...]
 
 
 class PreparedLaunch:
@@ -39,27 +52,46 @@ class PreparedLaunch:
 
     def __init__(self, driver: Driver, form: LaunchForm) -> None:
         """Allocates nothing yet: the first start encodes the tensor maps, since that needs addresses."""
-        variant, launch = form.variant, form.variant.launch
+        self.device = form.problem.device
         self._driver = driver
         self._form = form
-        self._head = (form.function, *grid_of(variant, form.problem), launch.threads, 1, 1, launch.smem_bytes)
+        self._context = form.context
         self._idle: list[ArgumentBlock] = []
 
-    def start(self, pointers: Sequence[int], stream: int) -> int:
-        """Launches the kernel on arrays at these addresses; the driver's status."""
+    def start(self, pointers: list[int], stream: int) -> bool:
+        """Launches the kernel on arrays at these addresses; False, and no launch, where one is not aligned.
+
+        LaunchError where the driver refuses.
+        """
+        driver = self._driver
         try:
             block = self._idle.pop()
         except IndexError:
-            block = ArgumentBlock(self._driver, self._form, pointers)
-        block.point_to(pointers)
-        status: int = self._driver.launch_kernel(*self._head, stream, block.arguments, None)
+            block = None
+        if block is None or pointers != block.pointers:
+            if any(map(operator.and_, pointers, self._form.masks)):
+                return False
+            block = block or ArgumentBlock(driver, self._form, pointers)
+            block.point_to(pointers)
+        block.stream.value = stream
+        driver.read_context(block.context_place)
+        if block.context.value == self._context:
+            status = driver.launch_kernel(*block.launch)
+        else:
+            with driver.on_device(self.device):
+                status = driver.launch_kernel(*block.launch)
         # The driver has copied the arguments: the block may be changed while the kernel still waits to run.
         self._idle.append(block)
-        return status
+        if status != 0:
+            driver.check(f"the launch of {self._form.name}", status)
+        return True
 
 
 class ArgumentBlock:
-    """Memory for the arguments of one launch at a time: the tensor maps, then Params."""
+    """Memory for one launch at a time: the tensor maps, then Params, the stream, and the thread's context.
+
+    `launch` has the arguments of cuLaunchKernel; `stream` and `context` are rewritten in place.
+    """
 
     def __init__(self, driver: Driver, form: LaunchForm, pointers: Sequence[int]) -> None:
         """Encodes the tensor maps for arrays at `pointers`; the addresses in Params come by `point_to`."""
@@ -81,15 +113,29 @@ class ArgumentBlock:
             source = form.order.index(map_source(tensor_map, form.forms))
             request = map_request(tensor_map, form.forms[tensor_map.argument], pointers[source])
             self._maps.append((PlacedTensorMap(driver, place, request), source))
-        self.arguments = (ctypes.c_void_p * len(places))(*places)
+        self.pointers: list[int] = []
+        self.context = ctypes.c_void_p()
+        self.context_place = ctypes.byref(self.context)
+        self.stream = ctypes.c_void_p()
+        sizes = form.variant.launch
+        self.launch = (
+            ctypes.c_void_p(form.function),
+            *grid_of(form.variant, form.problem),
+            *(sizes.threads, 1, 1),
+            sizes.smem_bytes,
+            self.stream,
+            (ctypes.c_void_p * len(places))(*places),
+            None,
+        )
 
-    def point_to(self, pointers: Sequence[int]) -> None:
+    def point_to(self, pointers: list[int]) -> None:
         """Writes the addresses of a launch's arrays."""
         for tensor_map, source in self._maps:
             tensor_map.move_to(pointers[source])
         words = self._words
         for word, source in self._word_sources:
             words[word] = pointers[source]
+        self.pointers = pointers
 
 
 def grid_of(variant: Variant, problem: Problem) -> tuple[int, int, int]:

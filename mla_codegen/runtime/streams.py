@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 
 from mla_codegen.errors import LaunchError
 
 
-def current_stream(library: str, device: int) -> int:
-    """Handle of the library's current stream on `device` (-1: the current one); 0 where it has none."""
+def current_stream_function(library: str) -> Callable[[int], int]:
+    """Gives the handle of the library's current stream on a device; 0 for libraries that have none."""
     if library == "torch":
-        handle: int = _torch_stream_function()(device)
-        return handle
+        torch = sys.modules["torch"]
+        raw: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        # The handle without a Stream object around it, where this torch has it.
+        return raw or (lambda device: torch.cuda.current_stream(device).cuda_stream)
     if library == "cupy":
-        pointer: int = sys.modules["cupy"].cuda.get_current_stream(device).ptr
-        return pointer
-    return 0
-
-
-@functools.cache
-def _torch_stream_function() -> Callable[[int], int]:
-    """What gives the handle of torch's current stream; without making a Stream object where torch can."""
-    torch = sys.modules["torch"]
-    raw: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    return raw or (lambda device: torch.cuda.current_stream(device).cuda_stream)
+        get_current_stream = sys.modules["cupy"].cuda.get_current_stream
+        return lambda device: get_current_stream(device).ptr
+    return lambda device: 0
 
 
 def stream_handle(stream: object) -> int:

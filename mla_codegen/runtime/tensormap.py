@@ -26,7 +26,7 @@ class TensorMapDriver(Protocol):
     def encode_tiled(self, *arguments: object) -> int:
         """cuTensorMapEncodeTiled."""
 
-    def replace_address(self, tensor_map: int, address: int) -> int:
+    def replace_address(self, tensor_map: ctypes.c_void_p, address: ctypes.c_uint64) -> int:
         """cuTensorMapReplaceAddress."""
 
     def error_name(self, status: int) -> str:
@@ -60,9 +60,10 @@ class PlacedTensorMap:
     def __init__(self, driver: TensorMapDriver, place: int, request: TensorMapRequest) -> None:
         """Encodes the map at address `place`; LaunchError with the whole request where the driver refuses."""
         self._driver = driver
-        self._place = place
+        self._place = ctypes.c_void_p(place)
         self._request = request
         self._address = request.address
+        self._new_address = ctypes.c_uint64()
         rank = len(request.extents)
         status = driver.encode_tiled(
             place,
@@ -85,7 +86,8 @@ class PlacedTensorMap:
         """Describes the tensor at `address`; LaunchError with the whole request where the driver refuses."""
         if address == self._address:
             return
-        status = self._driver.replace_address(self._place, address)
+        self._new_address.value = address
+        status = self._driver.replace_address(self._place, self._new_address)
         if status != 0:
             self._refuse("cuTensorMapReplaceAddress", status, self._request._replace(address=address))
         self._address = address
