@@ -157,7 +157,7 @@ def measure_cudnn(shape: Shape, mask: str, matmul: dict[str, Any]) -> dict[str, 
 @click.option("--cudnn", is_flag=True, help="also measure cuDNN's bf16 attention through torch")
 @click.option("--out", type=click.Path(path_type=Path), help="JSON file to write")
 def main(specs: tuple[Path, ...], shapes: tuple[str, ...], cudnn: bool, out: Path | None) -> None:
-    """Measures every spec at every shape."""
+    """Measures every spec at every shape and writes the file after each shape."""
     matmul = matmul_rates()
     result: dict[str, Any] = {"context": context(), "matmul": matmul, "rows": []}
     click.echo("matmul " + str({kind: round(rate["burst_tflops"]) for kind, rate in matmul.items()}))
@@ -176,8 +176,8 @@ def main(specs: tuple[Path, ...], shapes: tuple[str, ...], cudnn: bool, out: Pat
             )
         result["rows"] += rows
         torch.cuda.empty_cache()
-    if out is not None:
-        write_json(out, result)
+        if out is not None:
+            write_json(out, result)
 
 
 if __name__ == "__main__":
