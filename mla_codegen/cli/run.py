@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import importlib.util
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from mla_codegen import emit
 from mla_codegen.build import compile_plan, plan_spec
@@ -21,7 +26,7 @@ from mla_codegen.cli.plan_text import print_plan
 from mla_codegen.errors import CompileError, LaunchError
 from mla_codegen.judge import Launch, Problem, Verdict, judge
 from mla_codegen.loading import load
-from mla_codegen.machine import find_cxx, find_driver, gpu_for
+from mla_codegen.machine import find_driver, gpu_for
 from mla_codegen.plan.model import Plan
 from mla_codegen.resources import specs_folder
 from mla_codegen.runtime.host_arrays import launch_on_host_arrays
@@ -34,7 +39,9 @@ POLICIES = ("late", "early", "random")
 
 _DEMO_GPU = Problem(q_lens=(300, 1, 777), kv_lens=(1000, 513, 777))
 _DEMO_EMULATED = Problem(q_lens=(130,), kv_lens=(200,), heads=1)
+_DEMO_SCHEDULES = 6
 _EMULATOR = "mla_codegen.emulator"
+_BAR_SECONDS = 1.0
 
 
 @click.command()
@@ -65,6 +72,12 @@ def run(
 @click.command()
 @click.argument("spec", type=SPEC)
 @problem_options(schedules=1, schedules_help="Interleavings, of seeds seed, seed + 1 and so on.")
+@click.option("--workers", type=click.IntRange(min=1), help="CTAs at a time [default: the processors].")
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File for what CTA 0 does in the first schedule, for ui.perfetto.dev.",
+)
 def emulate(
     spec: Path,
     batch: int | None,
@@ -75,13 +88,18 @@ def emulate(
     seed: int,
     schedules: int,
     as_json: bool,
+    workers: int | None,
+    trace: Path | None,
 ) -> None:
     """Run a kernel on the CPU, compare it with float64 and report hazards."""
     problem = Problem(q_lens=q_len, kv_lens=kv_len, batch=batch, heads=heads, data=data, seed=seed)
     plan = plan_spec(load_spec(spec))
     _require_emulator()
-    launch = emulated_launch(plan, emit.products(plan)[0].text, seed=problem.seed)
-    _report(judge(plan, problem, launch, launches=schedules), as_json=as_json)
+    with _progress_bar(schedules, shown=not as_json) as bar:
+        source = emit.products(plan)[0].text
+        launch = emulated_launch(plan, source, seed=problem.seed, workers=workers, trace=trace, bar=bar)
+        verdict = judge(plan, problem, launch, launches=schedules)
+    _report(verdict, as_json=as_json)
 
 
 @click.command()
@@ -97,10 +115,10 @@ def demo() -> None:
     compiled = _demo_compile(plan, source)
     if compiled and gpu_for(plan.arch) is not None:
         _report(judge(plan, _DEMO_GPU, gpu_launch(spec)), as_json=False)
-    elif has_emulator() and find_cxx() is not None:
-        click.echo(f"no GPU for {plan.arch} with all it needs: running emulated, which takes a while")
+    elif has_emulator() and _has_host_compiler():
+        click.echo(f"no GPU for {plan.arch} with all it needs: emulating on the CPU")
         launch = emulated_launch(plan, source, seed=_DEMO_EMULATED.seed)
-        _report(judge(plan, _DEMO_EMULATED, launch, launches=1), as_json=False)
+        _report(judge(plan, _DEMO_EMULATED, launch, launches=_DEMO_SCHEDULES), as_json=False)
     else:
         print_plan(plan)
         click.echo(f"not run: no GPU for {plan.arch} here; `mla-codegen doctor` says what is missing")
@@ -120,8 +138,20 @@ def gpu_launch(spec: Spec, *, debug: bool = False) -> Launch:
     return launch
 
 
-def emulated_launch(plan: Plan, source: str, *, seed: int) -> Launch:
-    """Launches of the generated source on the CPU; each has a schedule of its own."""
+Bar: TypeAlias = "Callable[[int, int, int], None]"
+"""Takes the number of a launch from 0, its CTAs done and its CTAs in all."""
+
+
+def emulated_launch(
+    plan: Plan,
+    source: str,
+    *,
+    seed: int,
+    workers: int | None = None,
+    trace: Path | None = None,
+    bar: Bar | None = None,
+) -> Launch:
+    """Launches of the generated source on the CPU, each a schedule of its own; `trace` shows the first."""
     emulator = importlib.import_module(_EMULATOR)
     kernel = emulator.EmulatedKernel(plan, source)
 
@@ -130,8 +160,15 @@ def emulated_launch(plan: Plan, source: str, *, seed: int) -> Launch:
     ) -> tuple[str, ...] | None:
         policy = POLICIES[number % len(POLICIES)]
         results = {"out": out} if lse is None else {"out": out, "lse": lse}
-        workers = os.cpu_count() or 1
-        report = kernel.run(**arguments, **results, seed=seed + number, policy=policy, workers=workers)
+        report = kernel.run(
+            **arguments,
+            **results,
+            seed=seed + number,
+            policy=policy,
+            workers=workers or os.cpu_count() or 1,
+            trace=trace if number == 0 else None,
+            progress=None if bar is None else functools.partial(bar, number),
+        )
         return tuple(hazard.render(report.source_name) for hazard in report.hazards)
 
     return launch
@@ -147,11 +184,42 @@ def _require_emulator() -> None:
     if not has_emulator():
         message = "this version of mla-codegen has no emulator"
         raise LaunchError.single("no-emulator", message, help="use mla-codegen run on a machine with a GPU")
-    if find_cxx() is None:
-        message = "no C++ compiler is found, looked for $CXX, g++ and clang++"
-        raise LaunchError.single(
-            "no-cxx", message, help="install g++ or clang++ with C++20, or name one in CXX"
-        )
+
+
+def _has_host_compiler() -> bool:
+    """Whether a C++ compiler is found; says on stderr what to install where it is not."""
+    try:
+        importlib.import_module(f"{_EMULATOR}.compiler").find_compiler()
+    except CompileError as error:
+        print_diagnostics(error.diagnostics)
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _progress_bar(schedules: int, *, shown: bool) -> Iterator[Bar | None]:
+    """A bar on stderr from the second second on, where that is a terminal; gone at the end."""
+    console = Console(stderr=True)
+    if not (shown and console.file.isatty()):
+        yield None
+        return
+    columns = (TextColumn("emulating"), BarColumn(), MofNCompleteColumn(), TextColumn("CTAs"))
+    progress = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+    begin = time.perf_counter()
+
+    def bar(number: int, done: int, total: int) -> None:
+        if not progress.tasks:
+            if time.perf_counter() - begin < _BAR_SECONDS:
+                return
+            progress.add_task("emulating", total=schedules * total)
+            progress.start()
+        progress.update(progress.task_ids[0], completed=number * total + done)
+
+    try:
+        yield bar
+    finally:
+        if progress.tasks:
+            progress.stop()
 
 
 def _require_gpu(plan: Plan) -> None:
@@ -205,8 +273,14 @@ def _print_verdict(verdict: Verdict) -> None:
         click.echo(f"  {verdict.launches} launches, bits {'equal' if verdict.same_bits else 'differ'}")
     for hazard in verdict.hazards or ():
         click.echo(f"  hazard: {hazard}")
+    click.echo(f"  {verdict.seconds:.3f} s in the kernel's calls")
     kept = "kept" if verdict.contract_kept else "broken"
-    click.echo(f"  contract {kept}, {verdict.seconds:.3f} s in the kernel's calls")
+    count = "" if verdict.hazards is None else _counted(len(verdict.hazards), "hazard") + ", "
+    click.echo(f"{count}error {error.rel_frobenius:.1e}, contract {kept}")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 COMMANDS = (run, emulate, demo)

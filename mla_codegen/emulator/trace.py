@@ -12,6 +12,16 @@ from mla_codegen.emulator.native import NO_THREAD, RawEvent
 
 # EventKind of engine.hpp.
 _WAIT_MBARRIER, _WAIT_NAMED, _WAIT_WGMMA, _WAIT_REGISTERS, _WGMMA, _TMA, _ARRIVE, _WAIT_WARP = range(8)
+_NAMES = {
+    _WAIT_MBARRIER: "wait {}",
+    _WAIT_NAMED: "wait {}",
+    _WAIT_WGMMA: "wait wgmma group {}",
+    _WAIT_REGISTERS: "setmaxnreg {}",
+    _WAIT_WARP: "wait for the warp",
+    _WGMMA: "wgmma n{}",
+    _TMA: "copy {} B",
+    _ARRIVE: "arrive {}",
+}
 _TENSOR_CORE, _COPY_ENGINE = 1000, 1001
 
 
@@ -49,16 +59,10 @@ def _track(event: RawEvent) -> int:
 
 
 def _name(event: RawEvent, names: PlanNames) -> str:
-    if event.kind == _WAIT_MBARRIER:
-        return f"wait {names.mbarrier(event.argument)}"
-    if event.kind == _ARRIVE:
-        return f"arrive {names.mbarrier(event.argument)}"
-    if event.kind == _WAIT_NAMED:
-        return f"wait {names.named_barrier(event.argument)}"
-    if event.kind == _WAIT_WGMMA:
-        return f"wait wgmma group {event.argument}"
-    if event.kind == _WAIT_REGISTERS:
-        return f"setmaxnreg {event.argument}"
-    if event.kind == _WGMMA:
-        return f"wgmma n{event.argument}"
-    return f"copy {event.argument} B"
+    if event.kind in (_WAIT_MBARRIER, _ARRIVE):
+        text = names.mbarrier(event.argument)
+    elif event.kind == _WAIT_NAMED:
+        text = names.named_barrier(event.argument)
+    else:
+        text = str(event.argument)
+    return _NAMES[event.kind].format(text)

@@ -229,7 +229,7 @@ def test_emulate_traces_and_takes_workers(spec: Path) -> None:
     assert re.fullmatch(r"0 hazards, error [1-9]\.\de-02, contract kept", done.stdout.splitlines()[-1])
     events = json.loads(Path("t.json").read_text())["traceEvents"]
     names = {event["name"] for event in events} | {event["args"].get("name") for event in events}
-    assert {"wait k_full[0]", "arrive v_empty[0]", "warp 0: load", "tensor core"} <= names
+    assert {"wait k_full[0]", "arrive k_empty[0]", "warp 0: load", "tensor core"} <= names
 
 
 def test_a_bar_is_drawn_on_a_terminal_only(spec: Path) -> None:
