@@ -1,11 +1,9 @@
 // What the tensor core computes.
 //
-// bf16 and fp16: products and sums in fp32, one after another; the hardware differs in the last bits only.
-//
-// e4m3: the hardware adds the 32 products of one instruction and the accumulator in fixed point. All terms
-// are aligned to the largest exponent among them (of a product: the sum of its factors' exponents), cut off
-// below kFractionBits bits after the point, and added exactly; the sum is cut to the same number of bits.
-// That is why long rows drift.
+// One instruction adds its products and the accumulator in fixed point. All terms are aligned to the largest
+// exponent among them (of a product: the sum of its factors' exponents), cut toward zero some bits after the
+// point, and added exactly; the sum is cut toward zero. e4m3 keeps 13 bits of the terms and of the sum, which
+// is why long rows drift; bf16 and fp16 keep 25 bits of the terms and the sum's fp32.
 #include <algorithm>
 #include <array>
 
@@ -15,11 +13,31 @@ namespace mla::emulator {
 
 typedef float Floats __attribute__((vector_size(32)));
 typedef i32 Ints __attribute__((vector_size(32)));
-typedef signed char Bytes __attribute__((vector_size(32)));
-typedef signed char Bytes8 __attribute__((vector_size(8)));
+typedef double Doubles __attribute__((vector_size(64)));
+typedef long long Longs __attribute__((vector_size(64)));
 constexpr int kLanes = 8;
-constexpr int kFractionBits = 13;
-constexpr int kLowestExponent = -60;  // stands for the exponent of 0
+constexpr float kLargestOperand = 0x1p50f;
+constexpr float kLargestAccumulator = 0x1p100f;
+
+// e4m3: 32 products below 2^15 fit a 32-bit sum, and so does the accumulator.
+struct Fp8 {
+  using Exponent = signed char;
+  typedef signed char Exponents __attribute__((vector_size(32)));
+  typedef signed char EightExponents __attribute__((vector_size(8)));
+  static constexpr int kProducts = 32;
+  static constexpr int kFractionBits = 13;
+  static constexpr int kZeroExponent = -60;  // stands for the exponent of 0
+};
+// bf16, fp16: 16 products below 2^27 just fit a 32-bit sum; the accumulator joins in fp64. Sums whose terms
+// are all below 2^-100 are cut at 2^-125.
+struct Halves {
+  using Exponent = short;
+  typedef short Exponents __attribute__((vector_size(32)));
+  typedef short EightExponents __attribute__((vector_size(16)));
+  static constexpr int kProducts = 16;
+  static constexpr int kFractionBits = 25;
+  static constexpr int kZeroExponent = -100;
+};
 
 template <class Vector, class Scalar>
 static inline Vector load(const Scalar* from) {
@@ -52,13 +70,13 @@ static float f16_value(u16 half) {
 }
 
 bool decode_rows(const u8* bytes, int rows, MmaType type, float* out, int row_pitch, int element_pitch) {
-  bool has_nan = false;
+  bool irregular = false;
   for (int row = 0; row < rows; ++row) {
     const u8* from = bytes + row * 32;
     float* to = out + row * row_pitch;
     if (type == MmaType::e4m3) {
       for (int j = 0; j < 32; ++j) {
-        has_nan |= (from[j] & 0x7F) == 0x7F;
+        irregular |= (from[j] & 0x7F) == 0x7F;
         to[j * element_pitch] = kE4m3[from[j]];
       }
       continue;
@@ -66,10 +84,12 @@ bool decode_rows(const u8* bytes, int rows, MmaType type, float* out, int row_pi
     for (int j = 0; j < 16; ++j) {
       u16 half;
       memcpy(&half, from + 2 * j, 2);
-      to[j * element_pitch] = type == MmaType::bf16 ? float_of((u32)half << 16) : f16_value(half);
+      const float value = type == MmaType::bf16 ? float_of((u32)half << 16) : f16_value(half);
+      irregular |= !(__builtin_fabsf(value) < kLargestOperand);
+      to[j * element_pitch] = value;
     }
   }
-  return has_nan;
+  return irregular;
 }
 
 // ---- sums in fp32 ----
@@ -90,29 +110,39 @@ static void multiply_plain(float* d, int n, const MmaOperands& o) {
 
 // ---- sums in aligned fixed point ----
 
-// Exponent as the multiplier sees it: that of the code, so -6 for subnormals.
-static signed char exponent_of(float value) {
+// Exponent as the multiplier sees it: that of the code, so the lowest normal one for subnormals.
+static int lowest_normal_exponent(MmaType type) {
+  return type == MmaType::e4m3 ? -6 : type == MmaType::f16 ? -14 : -126;
+}
+
+static int exponent_of(float value, int lowest_normal, int of_zero) {
   const u32 magnitude = bits_of(value) & 0x7FFFFFFFu;
-  if (magnitude == 0) return kLowestExponent;
-  return (signed char)std::max((int)(magnitude >> 23) - 127, -6);
+  return magnitude == 0 ? of_zero : std::max((int)(magnitude >> 23) - 127, lowest_normal);
 }
 
 static inline Floats power_of_two(Ints exponent) { return (Floats)((exponent + 127) << 23); }
 
-static void multiply_aligned(float* d, int n, MmaOperands& o) {
-  alignas(64) signed char largest[256];
-  const int padded = (n + 31) / 32 * 32;
-  for (int k = 0; k < 32; ++k) {
-    for (int column = 0; column < n; ++column) o.b_exponent[k][column] = exponent_of(o.b[k][column]);
-    for (int column = n; column < padded; ++column) o.b_exponent[k][column] = kLowestExponent;
-  }
+template <class Format>
+static void multiply_aligned(float* d, int n, const MmaOperands& o, MmaType type) {
+  using Exponent = typename Format::Exponent;
+  using Exponents = typename Format::Exponents;
+  constexpr int kPerVector = sizeof(Exponents) / sizeof(Exponent);
+  alignas(64) Exponent b_exponent[Format::kProducts][256];
+  alignas(64) Exponent largest[256];
+  const int lowest_normal = lowest_normal_exponent(type);
+  const int padded = (n + kPerVector - 1) / kPerVector * kPerVector;
+  for (int k = 0; k < Format::kProducts; ++k)
+    for (int column = 0; column < padded; ++column)
+      b_exponent[k][column] =
+          (Exponent)exponent_of(column < n ? o.b[k][column] : 0.0f, lowest_normal, Format::kZeroExponent);
   for (int row = 0; row < 64; ++row) {
-    signed char a_exponent[32];
-    for (int k = 0; k < 32; ++k) a_exponent[k] = exponent_of(o.a[row][k]);
-    for (int column = 0; column < padded; column += 32) {
-      Bytes top = (Bytes){} - (signed char)127;
-      for (int k = 0; k < 32; ++k) {
-        const Bytes sum = load<Bytes>(&o.b_exponent[k][column]) + a_exponent[k];
+    Exponent a_exponent[Format::kProducts];
+    for (int k = 0; k < Format::kProducts; ++k)
+      a_exponent[k] = (Exponent)exponent_of(o.a[row][k], lowest_normal, Format::kZeroExponent);
+    for (int column = 0; column < padded; column += kPerVector) {
+      Exponents top = load<Exponents>(&b_exponent[0][column]) + a_exponent[0];
+      for (int k = 1; k < Format::kProducts; ++k) {
+        const Exponents sum = load<Exponents>(&b_exponent[k][column]) + a_exponent[k];
         top = sum > top ? sum : top;
       }
       memcpy(&largest[column], &top, sizeof top);
@@ -121,19 +151,28 @@ static void multiply_aligned(float* d, int n, MmaOperands& o) {
       float* at = d + row * n + column;
       const Floats accumulator = load<Floats>(at);
       const Ints held = (Ints)(((Ints)accumulator & 0x7FFFFFFF) >> 23) - 127;
-      Ints top = __builtin_convertvector(load<Bytes8>(&largest[column]), Ints);
+      Ints top = __builtin_convertvector(load<typename Format::EightExponents>(&largest[column]), Ints);
       top = held > top ? held : top;
-      top = top > kLowestExponent ? top : (Ints){} + kLowestExponent;
-      const Floats scale = power_of_two(kFractionBits - top);
-      Ints sum = __builtin_convertvector(accumulator * scale, Ints);
-      for (int k = 0; k < 32; ++k) {
+      top = top > Format::kZeroExponent ? top : (Ints){} + Format::kZeroExponent;
+      const Floats scale = power_of_two(Format::kFractionBits - top);
+      const Ints carried = __builtin_convertvector(accumulator * scale, Ints);
+      Ints sum{};
+      for (int k = 0; k < Format::kProducts; ++k) {
         const Floats product = o.a[row][k] * load<Floats>(&o.b[k][column]);
         sum += __builtin_convertvector(product * scale, Ints);
       }
-      // Below 2^24, so exact as fp32; then cut to the bits that the accumulator keeps.
-      Ints bits = (Ints) __builtin_convertvector(sum, Floats);
-      bits &= ~((1 << (23 - kFractionBits)) - 1);
-      const Floats result = (Floats)bits * power_of_two(top - kFractionBits);
+      Floats kept;
+      if constexpr (Format::kFractionBits < 23) {
+        // Below 2^24, so exact as fp32; then cut to the bits that the accumulator keeps.
+        kept = __builtin_convertvector(sum + carried, Floats);
+        kept = (Floats)((Ints)kept & ~((1 << (23 - Format::kFractionBits)) - 1));
+      } else {
+        const Doubles total =
+            __builtin_convertvector(sum, Doubles) + __builtin_convertvector(carried, Doubles);
+        const Longs bits = (Longs)total & ~((1ll << 29) - 1);  // cut to the bits of fp32
+        kept = __builtin_convertvector((Doubles)bits, Floats);
+      }
+      const Floats result = kept * power_of_two(top - Format::kFractionBits);
       memcpy(at, &result, sizeof result);
     }
   }
@@ -143,14 +182,16 @@ static void multiply_aligned(float* d, int n, MmaOperands& o) {
 static bool out_of_range(const float* d, int count) {
   u32 largest = 0;
   for (int i = 0; i < count; ++i) largest = std::max(largest, bits_of(d[i]) & 0x7FFFFFFFu);
-  return largest >= 0x71800000u;  // 2^100
+  return largest >= bits_of(kLargestAccumulator);
 }
 
-void multiply(float* d, int n, MmaOperands& o, MmaType type, bool exact) {
-  if (type != MmaType::e4m3 || exact || o.has_nan || out_of_range(d, 64 * n)) {
+void multiply(float* d, int n, const MmaOperands& o, MmaType type, bool exact) {
+  if (exact || o.irregular || out_of_range(d, 64 * n)) {
     multiply_plain(d, n, o);
+  } else if (type == MmaType::e4m3) {
+    multiply_aligned<Fp8>(d, n, o, type);
   } else {
-    multiply_aligned(d, n, o);
+    multiply_aligned<Halves>(d, n, o, type);
   }
 }
 

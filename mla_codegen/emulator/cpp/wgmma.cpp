@@ -76,13 +76,13 @@ static void execute(Warpgroup& g, PendingMma& p, int line) {
     for_units(decode(p.a, false, line, "A"), 0, 64, 2, line, "A",
               [&](u32 a, u32 row, u32 unit) { memcpy(p.a_bytes[row] + unit * 16, e.smem + a, 16); });
   }
-  operands.has_nan = decode_rows(&p.a_bytes[0][0], 64, p.shape.type, &operands.a[0][0], 32, 1);
+  operands.irregular = decode_rows(&p.a_bytes[0][0], 64, p.shape.type, &operands.a[0][0], 32, 1);
   const Matrix b = decode(p.b, p.shape.b_mn_major, line, "B");
   u8* b_bytes = operands.b_bytes;
   if (!p.shape.b_mn_major) {
     for_units(b, 0, n, 2, line, "B",
               [&](u32 a, u32 row, u32 unit) { memcpy(b_bytes + row * 32 + unit * 16, e.smem + a, 16); });
-    operands.has_nan |= decode_rows(b_bytes, (int)n, p.shape.type, &operands.b[0][0], 1, kOperandPitch);
+    operands.irregular |= decode_rows(b_bytes, (int)n, p.shape.type, &operands.b[0][0], 1, kOperandPitch);
   } else {
     for_units(b, 0, k, n / 8, line, "B", [&](u32 a, u32 row, u32 unit) {
       memcpy(b_bytes + (row * (n / 8) + unit) * 16, e.smem + a, 16);
@@ -93,7 +93,7 @@ static void execute(Warpgroup& g, PendingMma& p, int line) {
         u8 bytes[32] = {};
         memcpy(bytes, b_bytes + (row * n + part) * 2, 16);
         float values[16];
-        decode_rows(bytes, 1, p.shape.type, values, 16, 1);
+        operands.irregular |= decode_rows(bytes, 1, p.shape.type, values, 16, 1);
         memcpy(&operands.b[row][part], values, 8 * sizeof(float));
       }
     }
