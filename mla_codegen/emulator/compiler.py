@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import shlex
 import shutil
@@ -24,6 +25,8 @@ _KERNEL_FLAGS = ("-O1",)
 # A kernel leaves the engine's symbols open until it is loaded; only macOS has to be told.
 _SHARED_FLAGS = ("-shared", "-undefined", "dynamic_lookup") if sys.platform == "darwin" else ("-shared",)
 _COMPILERS = ("g++", "clang++", "c++")
+_ZIG = (sys.executable, "-m", "ziglang", "c++")
+"""The compiler of the extra `emulator`."""
 _TIMEOUT_SECONDS = 600
 
 
@@ -35,20 +38,27 @@ class Compiler:
     machine_flags: tuple[str, ...]
     identity: str
 
+    @property
+    def name(self) -> str:
+        """What to call it in a message."""
+        return _name(self.command)
+
 
 @functools.cache
 def find_compiler() -> Compiler:
-    """$CXX, g++ or clang++; CompileError where there is none."""
+    """$CXX, else g++, clang++, c++ or the wheel ziglang; CompileError where there is none."""
     chosen = os.environ.get("CXX")
     candidates = [tuple(shlex.split(chosen))] if chosen else [(name,) for name in _COMPILERS]
     for command in candidates:
         if command and shutil.which(command[0]):
             return _describe(command)
+    if not chosen and importlib.util.find_spec("ziglang") is not None:
+        return _describe(_ZIG)
     looked_for = chosen or ", ".join(_COMPILERS)
     raise CompileError.single(
         "no-host-compiler",
-        f"no C++20 compiler found ({looked_for}), the emulator needs g++ 11 or clang++ 14 or newer",
-        help="install g++ (Debian: apt install g++; macOS: xcode-select --install), or set CXX",
+        f"no C++20 compiler found (looked for {looked_for}), the emulator needs one",
+        help="install g++ 11 or clang++ 14 or newer, or pip install 'mla-codegen[emulator]'",
     )
 
 
@@ -113,10 +123,14 @@ def _compile(compiler: Compiler, arguments: tuple[str, ...], target: Path, folde
         errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
         raise CompileError.single(
             "host-compile",
-            f"{compiler.command[0]} refuses {what} with exit code {done.returncode}",
+            f"{compiler.name} refuses {what} with exit code {done.returncode}",
             notes=tuple(errors[:8]),
             help="the emulator needs g++ 11 or clang++ 14 or newer",
         )
+
+
+def _name(command: tuple[str, ...]) -> str:
+    return "ziglang" if command == _ZIG else command[0]
 
 
 def _describe(command: tuple[str, ...]) -> Compiler:
@@ -132,7 +146,7 @@ def _describe(command: tuple[str, ...]) -> Compiler:
             return Compiler(command=command, machine_flags=flags, identity=sha256(probe.stdout))
     raise CompileError.single(
         "host-compiler",
-        f"{command[0]} does not take -std=c++20, the emulator needs g++ 11 or clang++ 14 or newer",
+        f"{_name(command)} does not take -std=c++20, the emulator needs g++ 11 or clang++ 14 or newer",
         help="install a newer g++ or clang++, or set CXX",
     )
 

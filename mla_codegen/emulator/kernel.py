@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -28,6 +29,7 @@ from mla_codegen.emulator.packing import (
     param_slot,
     unwritten_elements,
 )
+from mla_codegen.emulator.progress import Progress, reported
 from mla_codegen.emulator.report import EmulationError, EmulationReport, Hazard, outputs_differ
 from mla_codegen.emulator.trace import write_trace
 from mla_codegen.errors import Diagnostic, LaunchError
@@ -156,6 +158,7 @@ class EmulatedKernel:
         hazard_checks: bool = True,
         trace: str | os.PathLike[str] | None = None,
         trace_cta: int = 0,
+        progress: Progress | None = None,
     ) -> EmulationReport:
         """Runs the kernel under `schedules` schedules and reports what it computed and which hazards it met.
 
@@ -163,6 +166,7 @@ class EmulatedKernel:
         same seed and policy replay the same run. `workers` CTAs run at a time, each on a thread of its own.
         With `hazard_checks=False` only deadlocks and accesses out of bounds are found, at about twice the
         speed. `trace` names a file for the events of CTA `trace_cta` (x fastest) in the first schedule.
+        `progress` is called a few times a second with the CTAs done and the CTAs of all schedules.
         """
         _check_choice("policy", policy, (None, *POLICIES))
         _check_choice("arithmetic", arithmetic, ARITHMETIC)
@@ -187,7 +191,8 @@ class EmulatedKernel:
             trace_cta=trace_cta,
             stack_bytes=_STACK_BYTES,
         )
-        return self._run_schedules(call, outputs, config, seed, policy, schedules, trace)
+        with reported(progress, config, total=schedules * math.prod(config.grid)):
+            return self._run_schedules(call, outputs, config, seed, policy, schedules, trace)
 
     def _complete(self, call: Call) -> Call:
         """The call with an output in place of each that was not passed."""

@@ -26,6 +26,7 @@ class RunConfig(ctypes.Structure):
         ("trace", ctypes.c_uint32),
         ("trace_cta", ctypes.c_uint32),
         ("stack_bytes", ctypes.c_uint32),
+        ("ctas_done", ctypes.POINTER(ctypes.c_uint64)),
     )
 
 

@@ -71,7 +71,7 @@ def global_ranges(call: Call, outputs: frozenset[str], marks: Mapping[str, np.nd
     """What the kernel may touch: every array from its first to its last byte."""
     ranges = []
     for index, (name, array) in enumerate(call.arrays.items()):
-        low, high = np.lib.array_utils.byte_bounds(array) if array.size else (array.ctypes.data,) * 2
+        low, high = _byte_bounds(array)
         if array.ndim == 1 and array.dtype == np.float32 and name not in outputs:
             low -= low % ALIGN_BYTES  # the map of a scale starts at a 16-byte boundary
         mark = marks[name].ctypes.data if name in marks else 0
@@ -83,7 +83,7 @@ def global_ranges(call: Call, outputs: frozenset[str], marks: Mapping[str, np.nd
 
 def new_marks(array: np.ndarray) -> np.ndarray:
     """A byte per 2 bytes of the memory that an output spans."""
-    low, high = np.lib.array_utils.byte_bounds(array) if array.size else (0, 0)
+    low, high = _byte_bounds(array)
     return np.zeros((high - low) // 2 + 1, np.uint8)
 
 
@@ -93,6 +93,16 @@ def unwritten_elements(out: np.ndarray, marks: np.ndarray | None) -> int:
         return out.size
     view = np.lib.stride_tricks.as_strided(marks, out.shape, [stride // 2 for stride in out.strides])
     return int(out.size - np.count_nonzero(view))
+
+
+def _byte_bounds(array: np.ndarray) -> tuple[int, int]:
+    """First byte of an array and the one behind its last; both the same where it is empty."""
+    address = int(array.ctypes.data)
+    if array.size == 0:
+        return address, address
+    steps = [(extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True)]
+    low = address + sum(step for step in steps if step < 0)
+    return low, address + sum(step for step in steps if step > 0) + array.itemsize
 
 
 def _param_value(name: str, call: Call, variant: Variant) -> int | float:

@@ -226,10 +226,9 @@ constexpr int kOperandPitch = 256 + 16;  // floats; not a power of two, so that 
 struct MmaOperands {
   alignas(64) float a[64][32];
   alignas(64) float b[32][kOperandPitch];
-  alignas(64) signed char b_exponent[32][256];
   alignas(16) u8 b_bytes[256 * 32];
   int k;
-  bool has_nan;  // e4m3 only
+  bool irregular;  // holds NaN, infinity or 2^50 and more: summed in fp32
 };
 
 struct Random {
@@ -345,6 +344,6 @@ const GlobalRange& find_range(const void* pointer, u32 bytes, int line, const ch
 // True when an e4m3 code is NaN.
 bool decode_rows(const u8* bytes, int rows, MmaType type, float* out, int row_pitch, int element_pitch);
 // d[64][n] += a * b.
-void multiply(float* d, int n, MmaOperands& operands, MmaType type, bool exact);
+void multiply(float* d, int n, const MmaOperands& operands, MmaType type, bool exact);
 
 }  // namespace mla::emulator

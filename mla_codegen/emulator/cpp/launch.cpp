@@ -48,6 +48,7 @@ Results* run_grid(const RunConfig& config, const GlobalRange* ranges, u32 num_ra
       e->tracing = config.trace != 0 && index == config.trace_cta;
       run_cta(*e, (u32)(index % config.grid[0]), (u32)(index / config.grid[0] % config.grid[1]),
               (u32)(index / config.grid[0] / config.grid[1]));
+      if (config.ctas_done != nullptr) __atomic_fetch_add(config.ctas_done, 1, __ATOMIC_RELAXED);
       if (e->failed || e->hazards.size() >= kMaxHazards) stop = true;
     }
     std::lock_guard guard(lock);
@@ -100,8 +101,8 @@ void mla_emulator_multiply(u32 type, u32 exact, u32 n, const mla::u8* a, const m
   auto operands = std::make_unique<MmaOperands>();
   const MmaType t = static_cast<MmaType>(type);
   operands->k = t == MmaType::e4m3 ? 32 : 16;
-  operands->has_nan = decode_rows(a, 64, t, &operands->a[0][0], 32, 1);
-  operands->has_nan |= decode_rows(b, (int)n, t, &operands->b[0][0], 1, kOperandPitch);
+  operands->irregular = decode_rows(a, 64, t, &operands->a[0][0], 32, 1);
+  operands->irregular |= decode_rows(b, (int)n, t, &operands->b[0][0], 1, kOperandPitch);
   multiply(d, (int)n, *operands, t, exact != 0);
 }
 

@@ -18,6 +18,7 @@ struct RunConfig {
   u32 trace;  // 1: record events of CTA `trace_cta`
   u32 trace_cta;
   u32 stack_bytes;
+  u64* ctas_done;  // counts CTAs as they end, or null
 };
 
 // A global array that the kernel may touch. `marks` (one byte per 2 bytes of the array, or null) records
