@@ -120,7 +120,7 @@ def context() -> dict[str, Any]:
         **dict(zip(names, values, strict=True)),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "command": "python " + " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
     }
 
 
