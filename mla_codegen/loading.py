@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
     Source: TypeAlias = "str | os.PathLike[str] | Spec"
 
-_EMULATOR = "mla_codegen.emulator"
 _BACKENDS = ("gpu", "emulator", "auto")
 
 
@@ -107,15 +104,8 @@ def _device_capability() -> tuple[int, int] | None:
 
 
 def _emulated(built: Built) -> Any:
-    """The kernel on the CPU, where this installation has the emulator."""
+    """The kernel on the CPU."""
+    from mla_codegen.emulator import load_emulated
+
     plan, text, _ = built
-    make = None
-    if importlib.util.find_spec(_EMULATOR) is not None:
-        make = getattr(importlib.import_module(_EMULATOR), "make_kernel", None)
-    if make is None:
-        raise LaunchError.single(
-            "no-emulator",
-            "backend='emulator' is not part of this installation",
-            help="use backend='gpu' on a machine with a supported GPU",
-        )
-    return make(plan, text)
+    return load_emulated(plan, text)

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
-import os
 import platform
 import re
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from mla_codegen.arch import ARCHS
+from mla_codegen.emulator.compiler import find_compiler
 from mla_codegen.errors import CompileError
 from mla_codegen.runtime.nvrtc import find_nvrtc
 
@@ -77,12 +76,7 @@ def findings(cache_folder: Path | None) -> tuple[Finding, ...]:
             help="install the NVIDIA driver, 580 or newer for CUDA 13",
         ),
         _gpus(driver),
-        Finding(
-            name="C++ compiler",
-            found=find_cxx(),
-            needed_to="emulate",
-            help="install g++ or clang++ with C++20, or name one in CXX",
-        ),
+        _host_compiler(),
         _cache(cache_folder),
     )
 
@@ -90,12 +84,6 @@ def findings(cache_folder: Path | None) -> tuple[Finding, ...]:
 def can_build(found: tuple[Finding, ...]) -> bool:
     """Whether everything is there that building a cubin needs."""
     return all(finding.present for finding in found if finding.needed_to == "build")
-
-
-def find_cxx() -> str | None:
-    """Path of the C++ compiler: `CXX`, g++ or clang++."""
-    names = [name for name in (os.environ.get("CXX"), "g++", "clang++") if name]
-    return next((path for path in map(shutil.which, names) if path), None)
 
 
 def find_driver() -> Driver | None:
@@ -154,6 +142,14 @@ def _cupy() -> Finding:
     found = ", ".join(f"{name} {version}" for name, version in sorted(installed.items())) or None
     help = "pip install 'mla-codegen[cuda13]', or [cuda12] for a driver of CUDA 12"
     return Finding(name="CuPy", found=found, needed_to="run", help=help)
+
+
+def _host_compiler() -> Finding:
+    try:
+        found, help = find_compiler().name, ""
+    except CompileError as error:
+        found, help = None, error.diagnostics[0].help or ""
+    return Finding(name="C++ compiler", found=found, needed_to="emulate", help=help)
 
 
 def _gpus(driver: Driver | None) -> Finding:

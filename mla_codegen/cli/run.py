@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import importlib.util
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +21,8 @@ from mla_codegen.cli.build import SPEC, print_figures, report_changes
 from mla_codegen.cli.options import problem_options
 from mla_codegen.cli.output import print_diagnostics, print_json
 from mla_codegen.cli.plan_text import print_plan
+from mla_codegen.emulator import EmulatedKernel
+from mla_codegen.emulator.compiler import find_compiler
 from mla_codegen.errors import CompileError, LaunchError
 from mla_codegen.judge import Launch, Problem, Verdict, judge
 from mla_codegen.loading import load
@@ -40,7 +40,6 @@ POLICIES = ("late", "early", "random")
 _DEMO_GPU = Problem(q_lens=(300, 1, 777), kv_lens=(1000, 513, 777))
 _DEMO_EMULATED = Problem(q_lens=(130,), kv_lens=(200,), heads=1)
 _DEMO_SCHEDULES = 6
-_EMULATOR = "mla_codegen.emulator"
 _BAR_SECONDS = 1.0
 
 
@@ -94,7 +93,6 @@ def emulate(
     """Run a kernel on the CPU, compare it with float64 and report hazards."""
     problem = Problem(q_lens=q_len, kv_lens=kv_len, batch=batch, heads=heads, data=data, seed=seed)
     plan = plan_spec(load_spec(spec))
-    _require_emulator()
     with _progress_bar(schedules, shown=not as_json) as bar:
         source = emit.products(plan)[0].text
         launch = emulated_launch(plan, source, seed=problem.seed, workers=workers, trace=trace, bar=bar)
@@ -115,7 +113,7 @@ def demo() -> None:
     compiled = _demo_compile(plan, source)
     if compiled and gpu_for(plan.arch) is not None:
         _report(judge(plan, _DEMO_GPU, gpu_launch(spec)), as_json=False)
-    elif has_emulator() and _has_host_compiler():
+    elif _has_host_compiler():
         click.echo(f"no GPU for {plan.arch} with all it needs: emulating on the CPU")
         launch = emulated_launch(plan, source, seed=_DEMO_EMULATED.seed)
         _report(judge(plan, _DEMO_EMULATED, launch, launches=_DEMO_SCHEDULES), as_json=False)
@@ -152,8 +150,7 @@ def emulated_launch(
     bar: Bar | None = None,
 ) -> Launch:
     """Launches of the generated source on the CPU, each a schedule of its own; `trace` shows the first."""
-    emulator = importlib.import_module(_EMULATOR)
-    kernel = emulator.EmulatedKernel(plan, source)
+    kernel = EmulatedKernel(plan, source)
 
     def launch(
         arguments: Mapping[str, Any], out: np.ndarray, lse: np.ndarray | None, number: int
@@ -174,22 +171,10 @@ def emulated_launch(
     return launch
 
 
-def has_emulator() -> bool:
-    """Whether this version has the emulator."""
-    found = importlib.util.find_spec(_EMULATOR)
-    return found is not None and found.origin is not None
-
-
-def _require_emulator() -> None:
-    if not has_emulator():
-        message = "this version of mla-codegen has no emulator"
-        raise LaunchError.single("no-emulator", message, help="use mla-codegen run on a machine with a GPU")
-
-
 def _has_host_compiler() -> bool:
     """Whether a C++ compiler is found; says on stderr what to install where it is not."""
     try:
-        importlib.import_module(f"{_EMULATOR}.compiler").find_compiler()
+        find_compiler()
     except CompileError as error:
         print_diagnostics(error.diagnostics)
         return False
@@ -233,13 +218,14 @@ def _require_gpu(plan: Plan) -> None:
 
 
 def _demo_compile(plan: Plan, source: str) -> bool:
-    """Compiles and prints the figures; False, with the reason on stderr, where there is no compiler."""
+    """Compiles and prints the figures; prints why and gives False where there is no NVRTC for it."""
     try:
         result = compile_plan(plan, source)
     except CompileError as error:
         if any(fault.code not in ("nvrtc-missing", "nvrtc-too-old") for fault in error.diagnostics):
             raise
-        print_diagnostics(error.diagnostics)
+        reason = error.diagnostics[0]
+        click.echo(f"not compiled: {reason.message}" + (f"; {reason.help}" if reason.help else ""))
         return False
     print_figures([(plan, plan.arch, result)])
     return True

@@ -7,7 +7,4 @@ NumPy and no CUDA package.
 from mla_codegen.emulator.kernel import EmulatedKernel, load_emulated
 from mla_codegen.emulator.report import EmulationError, EmulationReport, Hazard
 
-make_kernel = load_emulated
-"""The name that each backend has for it."""
-
-__all__ = ["EmulatedKernel", "EmulationError", "EmulationReport", "Hazard", "load_emulated", "make_kernel"]
+__all__ = ["EmulatedKernel", "EmulationError", "EmulationReport", "Hazard", "load_emulated"]

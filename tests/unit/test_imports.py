@@ -49,7 +49,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(NUMBERS, (*BASE, "plan.model", *NUMBERS)),
     "loading": (*BASE, "plan.model", "runtime"),
     "judge": (*BASE, "plan.model", *NUMBERS),
-    "machine": ("arch", "errors", "runtime"),
+    "machine": ("arch", "emulator.compiler", "errors", "runtime"),
     "emulator": (*BASE, "plan.model", "emulator"),
 }
 
@@ -67,7 +67,7 @@ RESTRICTED: dict[str, tuple[str, ...]] = {
 
 # Imports inside functions, made when a call needs them.
 LAZY: dict[str, tuple[str, ...]] = {
-    "loading": ("plan", "render", "spec_loader"),
+    "loading": ("emulator", "plan", "render", "spec_loader"),
     "tensors": ("spec_loader",),
     "dtypes": (),
 }
