@@ -51,9 +51,6 @@ class ArchLimits:
     """Threads of one CTA."""
     warp_threads: int = 32
     """Threads of one warp."""
-    # PTX ISA, wgmma: a warpgroup is four contiguous warps whose first rank is a multiple of 4.
-    warpgroup_threads: int = 128
-    """Threads of one warpgroup."""
 
     # PTX ISA, setmaxnreg: the immediate is a multiple of 8 in the range 24 to 256.
     setmaxnreg_min_regs: int = 24
@@ -72,21 +69,16 @@ class ArchLimits:
     mbarrier_tx_bytes: int = 2**20 - 1
     """Bytes that one mbarrier phase can expect."""
 
-    # Driver API: boxDim[i] <= 256, globalDim[i] <= 2^32, globalStrides[i] a multiple of 16 and less than
-    # 2^40, globalAddress aligned to 16, the inner box a multiple of 16 bytes, at most 5 dimensions. PTX ISA,
-    # cp.async.bulk.tensor: the shared-memory address is aligned to 128.
+    # Driver API: boxDim[i] <= 256, globalStrides[i] a multiple of 16 and less than
+    # 2^40, globalAddress aligned to 16, the inner box a multiple of 16 bytes, at most 5 dimensions.
     tensor_map_rank: int = 5
     """Dimensions of a tensor map."""
     tensor_map_box_elems: int = 256
     """Elements of a TMA box along each dimension."""
-    tensor_map_extent_elems: int = 2**32
-    """Elements of the tensor along each dimension."""
     tensor_map_stride_limit_bytes: int = 2**40
     """Strides are below this."""
     tensor_map_stride_step_bytes: int = 16
     """Strides, inner box and global address are multiples of this."""
-    tensor_map_smem_align_bytes: int = 128
-    """Alignment of a TMA box in shared memory without swizzle."""
 
     def launch_cap_regs(self, threads: int) -> int:
         """Registers per thread that the compiler may use for a CTA of `threads` threads, one CTA per SM."""

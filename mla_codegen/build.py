@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from mla_codegen import emit
 from mla_codegen.arch import ARCHS
 from mla_codegen.errors import CompileError, Diagnostic, MlaCodegenError, PlanError
+from mla_codegen.files import cache_folder
 from mla_codegen.plan.builder import make_plan
 from mla_codegen.plan.model import Plan
-from mla_codegen.runtime.cache import default_cache, default_folder
+from mla_codegen.runtime.cache import default_cache
 from mla_codegen.runtime.cubin import check_against_plan
 from mla_codegen.runtime.nvrtc import CompileResult
 from mla_codegen.spec import Spec
@@ -37,7 +38,11 @@ def build(spec: Spec | str | os.PathLike[str], *, out: str | os.PathLike[str] | 
     """
     loaded = spec if isinstance(spec, Spec) else load_spec(spec)
     plan = plan_spec(loaded)
-    target = emit.default_out(Path(loaded.origin.path or ".")) if out is None else Path(out)
+    target = Path(emit.OUT_FOLDER)
+    if out is not None:
+        target = Path(out)
+    elif loaded.origin.path:
+        target = emit.default_out(Path(loaded.origin.path))
     emit.write(emit.products(plan), target)
     return target / plan.name
 
@@ -65,9 +70,24 @@ def plan_files(paths: Iterable[Path], *, debug: bool = False) -> tuple[Planned, 
                 planned.append(Planned(path=path, plan=plan_spec(spec, debug=debug)))
             except PlanError as error:
                 faults += error.diagnostics
+    faults += _same_names(planned)
     if faults:
         raise MlaCodegenError(faults)
     return tuple(planned)
+
+
+def _same_names(planned: Iterable[Planned]) -> Iterator[Diagnostic]:
+    """A fault for each plan whose products would overwrite those of an earlier one."""
+    first: dict[str, Path] = {}
+    for item in planned:
+        other = first.setdefault(item.plan.name, item.path)
+        if other is not item.path:
+            yield Diagnostic(
+                code="same-name",
+                message=f"the kernel {item.plan.name} is described by {other} too, allowed: one spec a name",
+                path=str(item.path),
+                help="rename one of the two specs and its file, or build them one at a time with --out",
+            )
 
 
 def kernel_names(folder: Path) -> frozenset[str]:
@@ -83,7 +103,7 @@ def compile_plan(plan: Plan, source: str, *, arch: str | None = None) -> Compile
     """
     target = plan.arch if arch is None else arch
     _check_family(plan, target)
-    result = default_cache(default_folder()).get(source, arch=target, name=plan.name)
+    result = default_cache(cache_folder()).get(source, arch=target, name=plan.name)
     faults = [fault for variant in plan.variants for fault in check_against_plan(variant, result)]
     if faults:
         raise CompileError(_named(plan, fault) for fault in faults)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import os
-import tempfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from mla_codegen.digest import sha256
+from mla_codegen.files import write_atomically
 from mla_codegen.plan.model import Plan
 from mla_codegen.render import render, render_init
 
@@ -77,20 +76,6 @@ def default_out(spec: Path) -> Path:
     """
     folder = spec.resolve().parent
     return _from_here(folder.parent / OUT_FOLDER) if folder.name == "specs" else Path(OUT_FOLDER)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Puts `data` at `path` so that a reader sees the old file or the new one and nothing between."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _write_if_changed(path: Path, text: str) -> Change:

@@ -16,11 +16,12 @@ from pathlib import Path
 from mla_codegen.arch import ARCHS
 from mla_codegen.emulator.compiler import find_compiler
 from mla_codegen.errors import CompileError
+from mla_codegen.runtime.driver import (
+    DEVICE_ATTRIBUTE_MAJOR,
+    DEVICE_ATTRIBUTE_MINOR,
+    DRIVER_LIBRARY,
+)
 from mla_codegen.runtime.nvrtc import find_nvrtc
-
-DRIVER_LIBRARY = "libcuda.so.1"
-_COMPUTE_CAPABILITY_MAJOR = 75
-_COMPUTE_CAPABILITY_MINOR = 76
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,7 @@ def _gpu(library: ctypes.CDLL, index: int) -> Gpu:
     name = ctypes.create_string_buffer(256)
     library.cuDeviceGetName(name, len(name), device)
     capability = []
-    for attribute in (_COMPUTE_CAPABILITY_MAJOR, _COMPUTE_CAPABILITY_MINOR):
+    for attribute in (DEVICE_ATTRIBUTE_MAJOR, DEVICE_ATTRIBUTE_MINOR):
         library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         capability.append(value.value)
     return Gpu(name=name.value.decode(), compute_capability=(capability[0], capability[1]))
@@ -140,7 +141,7 @@ def _cupy() -> Finding:
         if re.fullmatch(r"cupy(-cuda\d+x)?", name := (distribution.metadata["Name"] or "").lower())
     }
     found = ", ".join(f"{name} {version}" for name, version in sorted(installed.items())) or None
-    help = "pip install 'mla-codegen[cuda13]', or [cuda12] for a driver of CUDA 12"
+    help = "pip install 'mla-codegen[cuda13]', or [cuda12] for a driver of CUDA 12; torch arrays need none"
     return Finding(name="CuPy", found=found, needed_to="run", help=help)
 
 
@@ -156,7 +157,7 @@ def _gpus(driver: Driver | None) -> Finding:
     usable = () if driver is None else tuple(gpu for gpu in driver.gpus if gpu.archs())
     others = () if driver is None else tuple(gpu.name for gpu in driver.gpus if not gpu.archs())
     found = "; ".join(f"{gpu.name} ({', '.join(gpu.archs())})" for gpu in usable) or None
-    help = "a GPU of compute capability 9.0, 10.0 or 10.3 is needed to run kernels"
+    help = "a GPU of compute capability 9.0 (Hopper) is needed to run the kernels of this version"
     if others:
         help += f", found {', '.join(others)}"
     return Finding(name="GPU", found=found, needed_to="run", help=help)

@@ -14,12 +14,6 @@ def package_folder() -> Path:
     return Path(str(importlib.resources.files("mla_codegen")))
 
 
-def checkout_folder() -> Path | None:
-    """The top of the checkout that the package runs from, or None where it is installed."""
-    top = package_folder().parent
-    return top if (top / "pyproject.toml").is_file() and (top / "templates").is_dir() else None
-
-
 def templates_folder() -> Path:
     """The folder of the Jinja templates: the wheel's copy, else the checkout's."""
     return _shipped("templates")

@@ -43,7 +43,7 @@ def load_spec(path: str | os.PathLike[str]) -> Spec:
             f"the file describes {len(specs)} kernels, allowed here: one",
             path=os.fspath(path),
             notes=(f"they are {', '.join(names[:4])}{' and more' if len(names) > 4 else ''}",),
-            help="use load_specs, or a file without matrix",
+            help="take `mla-codegen build` or `matrix`, which make all of them, or a file without matrix",
         )
     return specs[0]
 

@@ -217,7 +217,8 @@ class Accumulation(Section):
     flush_blocks: Auto | BlockCount = Field(
         default="auto",
         description=(
-            "sm_90a with e4m3: KV blocks after which O is promoted to fp32; auto (default) keeps the contract"
+            "sm_90a with e4m3: KV blocks after which O is added to a bf16 master in shared memory, what that "
+            "rounds off carried on in fp32; auto (default) keeps the accuracy contract"
         ),
     )
 

@@ -14,7 +14,7 @@ import click
 from mla_codegen import __version__
 from mla_codegen.cli import build, machine, run
 from mla_codegen.cli.output import print_diagnostics, print_file_error
-from mla_codegen.errors import MlaCodegenError
+from mla_codegen.errors import Diagnostic, MlaCodegenError
 
 EXIT_BUG = 70
 """Exit code after a traceback."""
@@ -30,6 +30,9 @@ class _Commands(click.Group):
             print_diagnostics(error.diagnostics)
         except BrokenPipeError:
             raise
+        except MemoryError as error:
+            message = f"there is not enough memory: {error or 'an allocation failed'}"
+            print_diagnostics((Diagnostic(code="memory", message=message, help="take a smaller problem"),))
         except OSError as error:
             if error.filename is None:
                 raise

@@ -14,6 +14,7 @@ from mla_codegen.build import Planned, compile_plan, kernel_names, plan_files, p
 from mla_codegen.cli.output import print_diagnostics, print_json, print_table
 from mla_codegen.cli.plan_text import print_plan
 from mla_codegen.errors import CompileError, Diagnostic
+from mla_codegen.files import write_atomically
 from mla_codegen.plan.model import Plan
 from mla_codegen.resources import package_folder
 from mla_codegen.runtime.nvrtc import CompileResult
@@ -36,7 +37,7 @@ def init(name: str) -> None:
     if path.exists():
         raise click.ClickException(f"{path} exists already")
     starter = (package_folder() / "cli" / "starter_spec.yaml").read_text(encoding="ascii")
-    emit.write_atomically(path, starter.replace("NAME", name).encode("ascii"))
+    write_atomically(path, starter.replace("NAME", name).encode("ascii"))
     click.echo(f"wrote {path}")
     click.echo(f"next: mla-codegen plan {path}")
 
@@ -195,9 +196,15 @@ def _check(planned: Sequence[Planned], specs: Sequence[Path], out: Path | None) 
 def _orphan_faults(
     planned: Sequence[Planned], specs: Sequence[Path], out: Path | None
 ) -> tuple[Diagnostic, ...]:
-    """A fault for each product folder that belongs to no spec of the folders that the given specs are in."""
+    """A fault for each product folder that belongs to no spec of the `specs` folders that the specs are in.
+
+    Products of specs that lie elsewhere share a folder with whatever else is built from there.
+    """
+    folders = sorted({path.resolve().parent for path in specs})
+    if any(folder.name != "specs" for folder in folders):
+        return ()
     names = {item.plan.name for item in planned}
-    for folder in sorted({path.parent for path in specs}):
+    for folder in folders:
         names |= kernel_names(folder)
     targets = sorted({_target(item, out) for item in planned})
     return tuple(

@@ -8,15 +8,16 @@ import click
 
 from mla_codegen.cli.output import print_json, print_table
 from mla_codegen.errors import LaunchError
+from mla_codegen.files import cache_folder
 from mla_codegen.machine import Finding, can_build, findings
-from mla_codegen.runtime.cache import CubinCache, default_folder
+from mla_codegen.runtime.cache import CubinCache
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def doctor(as_json: bool) -> None:
     """Show what this machine can do; exit 0 if it can build kernels."""
-    found = findings(default_folder())
+    found = findings(cache_folder())
     if as_json:
         print_json({"can_build": can_build(found), "findings": [_plain(finding) for finding in found]})
     else:
@@ -55,7 +56,7 @@ def cache_clear() -> None:
 
 
 def _folder() -> Path:
-    folder = default_folder()
+    folder = cache_folder()
     if folder is None:
         message = "there is no home directory to keep kernels in"
         raise LaunchError.single("no-cache", message, help="set MLA_CODEGEN_CACHE_DIR to a folder")

@@ -53,5 +53,12 @@ def print_file_error(error: OSError) -> None:
     reason = (error.strerror or type(error).__name__).lower()
     path = str(error.filename)
     print_diagnostics(
-        (Diagnostic(code="file", message=reason, path=path, help="check the path and its permissions"),)
+        (
+            Diagnostic(
+                code="file",
+                message=reason,
+                path=path,
+                help="check the path and its permissions, or write elsewhere",
+            ),
+        )
     )

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from mla_codegen.arch import ARCHS, ArchLimits
+from mla_codegen.call_rules import (
+    checked_max_seqlen,
+    checked_softmax_scale,
+    default_softmax_scale,
+    overlaps_itself,
+)
 from mla_codegen.dtypes import DTYPES, numpy_dtype
 from mla_codegen.errors import Diagnostic, LaunchError
 from mla_codegen.plan.model import Argument, Plan, Variant
-
-ALIGN_BYTES = 16
-"""What base and strides of a tensor are multiples of."""
-_STRIDE_LIMIT_BYTES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,22 +59,22 @@ def check_call(
         faults += _shape_faults(rules[name], array, sizes)
     _raise_if(faults)
     for name, array in arrays.items():
-        faults += _memory_faults(rules[name], array)
+        faults += _memory_faults(rules[name], array, ARCHS[plan.arch])
     _raise_if(faults)
-    dims = plan.spec["dims"]
-    if softmax_scale is None:
-        softmax_scale = 1.0 / math.sqrt(dims["nope"] + dims["rope"])
     return Call(
-        arrays=arrays, sizes=sizes, max_seqlen_q=_max_seqlen(max_seqlen_q), softmax_scale=float(softmax_scale)
+        arrays=arrays,
+        sizes=sizes,
+        max_seqlen_q=checked_max_seqlen(max_seqlen_q),
+        softmax_scale=checked_softmax_scale(softmax_scale, default_softmax_scale(plan.spec["dims"])),
     )
 
 
-def new_output(argument: Argument, call: Call) -> np.ndarray:
+def new_output(argument: Argument, call: Call, align_bytes: int) -> np.ndarray:
     """An output full of NaN, aligned as the kernel needs it."""
     shape = tuple(call.sizes[axis] if axis in call.sizes else int(axis) for axis in argument.axes)
     dtype = numpy_dtype(DTYPES[argument.dtype])
-    raw = np.empty(math.prod(shape) * dtype.itemsize + ALIGN_BYTES, np.uint8)
-    start = -raw.ctypes.data % ALIGN_BYTES
+    raw = np.empty(math.prod(shape) * dtype.itemsize + align_bytes, np.uint8)
+    start = -raw.ctypes.data % align_bytes
     array = raw[start : start + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
     array[...] = np.nan
     return array
@@ -184,20 +186,38 @@ def _shape_faults(rule: Argument, array: np.ndarray, sizes: Mapping[str, int]) -
         )
 
 
-def _memory_faults(rule: Argument, array: np.ndarray) -> Iterator[Diagnostic]:
+def _memory_faults(rule: Argument, array: np.ndarray, limits: ArchLimits) -> Iterator[Diagnostic]:
     if array.size == 0:
         return
-    if rule.kind == "scale":
-        return  # copied word by word, whatever its stride
-    is_tensor = rule.kind in ("tensor", "output") and rule.name != "lse"
-    if not is_tensor:
-        if not array.flags.c_contiguous:
+    if rule.kind == "output" and not array.flags.writeable:
+        yield _fault(
+            "read-only", f"{rule.name} is read-only, a writable array is needed", f"copy {rule.name}"
+        )
+    if rule.kind in ("tensor", "output") and rule.name != "lse":
+        yield from _tensor_faults(rule, array, limits)
+    elif rule.kind == "scale":
+        yield from _scale_faults(rule, array)
+    elif not array.flags.c_contiguous:
+        yield _fault(
+            "contiguous",
+            f"{rule.name} has strides {list(array.strides)} B, a contiguous array is needed",
+            f"make {rule.name} contiguous",
+        )
+
+
+def _scale_faults(rule: Argument, array: np.ndarray) -> Iterator[Diagnostic]:
+    for axis, extent, stride in zip(_axes(rule), array.shape, array.strides, strict=True):
+        if extent > 1 and (stride < 0 or stride % array.itemsize):
             yield _fault(
-                "contiguous",
-                f"{rule.name} has strides {list(array.strides)} B, a contiguous array is needed",
+                "stride",
+                f"{rule.name} has a stride of {stride} B along {axis}, a multiple of {array.itemsize} B "
+                "of at least 0 is needed",
                 f"make {rule.name} contiguous",
             )
-        return
+
+
+def _tensor_faults(rule: Argument, array: np.ndarray, limits: ArchLimits) -> Iterator[Diagnostic]:
+    align_bytes, limit_bytes = limits.tensor_map_stride_step_bytes, limits.tensor_map_stride_limit_bytes
     if array.strides[-1] != array.itemsize:
         yield _fault(
             "last-stride",
@@ -205,35 +225,28 @@ def _memory_faults(rule: Argument, array: np.ndarray) -> Iterator[Diagnostic]:
             "(contiguous) is needed",
             f"make {rule.name} contiguous",
         )
-    if array.ctypes.data % ALIGN_BYTES:
+    if array.ctypes.data % align_bytes:
         yield _fault(
             "alignment",
-            f"{rule.name} starts at address {array.ctypes.data:#x}, a multiple of {ALIGN_BYTES} is needed",
-            f"start the view at a multiple of {ALIGN_BYTES} bytes, or copy it",
+            f"{rule.name} starts at address {array.ctypes.data:#x}, a multiple of {align_bytes} is needed",
+            f"start the view at a multiple of {align_bytes} bytes, or copy it",
         )
     for axis, (extent, stride) in enumerate(zip(array.shape[:-1], array.strides, strict=False)):
         shared = stride == 0 and axis == 1 and rule.kind != "output"
-        if extent != 1 and not shared and (stride % ALIGN_BYTES or not 0 < stride < _STRIDE_LIMIT_BYTES):
+        if extent != 1 and not shared and (stride % align_bytes or not 0 < stride < limit_bytes):
             yield _fault(
                 "stride",
                 f"{rule.name} has a stride of {stride} B along {rule.axes[axis]}, a multiple of "
-                f"{ALIGN_BYTES} B above 0 and below 2^40 B is needed",
+                f"{align_bytes} B above 0 and below 2^{limit_bytes.bit_length() - 1} B is needed",
                 f"make {rule.name} contiguous",
             )
-
-
-def _max_seqlen(value: int | None) -> int:
-    try:
-        tokens = -1 if value is None or isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        tokens = -1
-    if not 0 <= tokens < 2**31:
-        raise LaunchError.single(
-            "max-seqlen",
-            f"max_seqlen_q is {value!r}, a number of tokens from 0 to {2**31 - 1} is needed",
-            help="pass the largest query length",
+    if rule.kind == "output" and overlaps_itself(array.shape, array.strides):
+        yield _fault(
+            "overlap",
+            f"{rule.name} has strides of {list(array.strides)} B for shape {list(array.shape)}, so that "
+            "elements share memory, an output whose elements lie apart is needed",
+            f"make {rule.name} contiguous",
         )
-    return tokens
 
 
 def _fault(code: str, message: str, help_text: str) -> Diagnostic:

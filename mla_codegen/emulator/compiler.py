@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from mla_codegen.digest import sha256, short
 from mla_codegen.errors import CompileError
+from mla_codegen.files import cache_folder, write_atomically
 
 CPP_FOLDER = Path(__file__).parent / "cpp"
 """The engine's sources and the host model that kernels include."""
@@ -48,7 +50,7 @@ class Compiler:
 def find_compiler() -> Compiler:
     """$CXX, else g++, clang++, c++ or the wheel ziglang; CompileError where there is none."""
     chosen = os.environ.get("CXX")
-    candidates = [tuple(shlex.split(chosen))] if chosen else [(name,) for name in _COMPILERS]
+    candidates = [_split(chosen)] if chosen else [(name,) for name in _COMPILERS]
     for command in candidates:
         if command and shutil.which(command[0]):
             return _describe(command)
@@ -58,8 +60,19 @@ def find_compiler() -> Compiler:
     raise CompileError.single(
         "no-host-compiler",
         f"no C++20 compiler found (looked for {looked_for}), the emulator needs one",
-        help="install g++ 11 or clang++ 14 or newer, or pip install 'mla-codegen[emulator]'",
+        help="unset CXX, or set it to a compiler that is there"
+        if chosen
+        else "install g++ 11 or clang++ 14 or newer, or pip install 'mla-codegen[emulator]'",
     )
+
+
+def _split(command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        message = f"CXX is {command!r}, which is no command line: {error}"
+        help_text = "set CXX to a compiler, or unset it"
+        raise CompileError.single("host-compiler", message, help=help_text) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +87,12 @@ def build_kernel(name: str, source: str, launcher: str) -> Libraries:
     """The libraries of a kernel; compiles what the cache does not hold."""
     compiler = find_compiler()
     engine = build_engine()
-    key = {"engine": engine.name, "source": source, "launcher": launcher, "flags": list(_KERNEL_FLAGS)}
+    key = {
+        "engine": engine.name,
+        "source": source,
+        "launcher": launcher,
+        "flags": [*_KERNEL_FLAGS, *_SHARED_FLAGS],
+    }
     target = _folder() / f"{name}-{short(key)}.so"
     if target.is_file():
         return Libraries(engine=engine, kernel=target)
@@ -90,7 +108,7 @@ def build_kernel(name: str, source: str, launcher: str) -> Libraries:
             folder,
             f"the source of {name}",
         )
-        _publish(library, target)
+        write_atomically(target, library.read_bytes(), mode=0o755)
     return Libraries(engine=engine, kernel=target)
 
 
@@ -102,7 +120,7 @@ def build_engine() -> Path:
     key = {
         "sources": {path.name: sha256(path.read_bytes()) for path in sources},
         "compiler": compiler.identity,
-        "flags": [*_COMMON_FLAGS, *_ENGINE_FLAGS, *compiler.machine_flags],
+        "flags": [*_COMMON_FLAGS, *_ENGINE_FLAGS, *_SHARED_FLAGS, *compiler.command, *compiler.machine_flags],
     }
     target = _folder() / f"engine-{short(key)}.so"
     if not target.is_file():
@@ -110,7 +128,7 @@ def build_engine() -> Path:
             built = Path(scratch) / "engine.so"
             arguments = (*_ENGINE_FLAGS, *_SHARED_FLAGS, "-pthread", str(CPP_FOLDER / "engine.cpp"))
             _compile(compiler, arguments, built, Path(scratch), "the emulator's engine")
-            _publish(built, target)
+            write_atomically(target, built.read_bytes(), mode=0o755)
     return target
 
 
@@ -154,31 +172,16 @@ def _describe(command: tuple[str, ...]) -> Compiler:
 @functools.cache
 def _folder() -> Path:
     """The cache's `emulator` folder, or one for this process where that cannot be written."""
-    chosen = os.environ.get("MLA_CODEGEN_CACHE_DIR")
-    try:
-        folder = (Path(chosen) if chosen else _user_cache()) / "emulator"
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except (OSError, RuntimeError):
-        pass  # no home folder, or one that cannot be written
+    cache = cache_folder()
+    if cache is not None:
+        folder = cache / "emulator"
+        with contextlib.suppress(OSError):  # one that cannot be made
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                return folder
     return Path(_process_folder().name)
 
 
 @functools.cache
 def _process_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="mla-emulator-cache-")
-
-
-def _user_cache() -> Path:
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "mla-codegen"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mla-codegen"
-
-
-def _publish(built: Path, target: Path) -> None:
-    """Puts a finished file in place at once; whoever is second overwrites equal bytes."""
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    shutil.copyfile(built, partial)
-    partial.chmod(0o755)
-    partial.replace(target)

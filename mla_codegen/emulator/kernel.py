@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mla_codegen.arch import ARCHS
 from mla_codegen.emulator.arguments import (
     Call,
     check_call,
@@ -81,6 +82,11 @@ class EmulatedKernel:
             return None
         base = {"natural": "e", "log2": "2"}[softmax["lse"]]
         return MappingProxyType({"base": base, "layout": softmax["lse_layout"], "empty": float("-inf")})
+
+    @property
+    def _align_bytes(self) -> int:
+        """What base and strides of a tensor are multiples of."""
+        return ARCHS[self._plan.arch].tensor_map_stride_step_bytes
 
     def warmup(self) -> None:
         """Compiles the kernel where the cache does not hold it; CompileError where that fails."""
@@ -166,10 +172,14 @@ class EmulatedKernel:
         same seed and policy replay the same run. `workers` CTAs run at a time, each on a thread of its own.
         With `hazard_checks=False` only deadlocks and accesses out of bounds are found, at about twice the
         speed. `trace` names a file for the events of CTA `trace_cta` (x fastest) in the first schedule.
+        `check=True` also looks at cu_seqlens: without it, queries beyond `max_seqlen_q` or the last of
+        cu_seqlens are not written, which is no hazard; `unwritten_elements` of the report counts them.
         `progress` is called a few times a second with the CTAs done and the CTAs of all schedules.
         """
         _check_choice("policy", policy, (None, *POLICIES))
         _check_choice("arithmetic", arithmetic, ARITHMETIC)
+        for name, count in (("schedules", schedules), ("workers", workers)):
+            _check_count(name, count)
         given = {
             "q_nope": q_nope, "q_rope": q_rope, "k_nope": k_nope, "k_rope": k_rope, "v": v,
             "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
@@ -191,7 +201,11 @@ class EmulatedKernel:
             trace_cta=trace_cta,
             stack_bytes=_STACK_BYTES,
         )
-        with reported(progress, config, total=schedules * math.prod(config.grid)):
+        ctas = math.prod(config.grid)
+        if trace is not None and not 0 <= trace_cta < max(1, ctas):
+            message = f"trace_cta is {trace_cta}, the grid has the CTAs 0 to {ctas - 1}"
+            raise LaunchError.single("trace-cta", message, help="pass the number of one of them, x fastest")
+        with reported(progress, config, total=schedules * ctas):
             return self._run_schedules(call, outputs, config, seed, policy, schedules, trace)
 
     def _complete(self, call: Call) -> Call:
@@ -199,7 +213,7 @@ class EmulatedKernel:
         arrays = dict(call.arrays)
         for argument in self._plan.arguments:
             if argument.kind == "output" and argument.name not in arrays:
-                arrays[argument.name] = new_output(argument, call)
+                arrays[argument.name] = new_output(argument, call, self._align_bytes)
         return Call(
             arrays=arrays,
             sizes=call.sizes,
@@ -285,6 +299,12 @@ def load_emulated(plan: Plan, source: str) -> EmulatedKernel:
     kernel = EmulatedKernel(plan, source)
     kernel.warmup()
     return kernel
+
+
+def _check_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        message = f"{name} is {value!r}, an integer of at least 1 is needed"
+        raise LaunchError.single("count", message, help=f"pass {name}=1 or more, or leave it out")
 
 
 def _check_choice(name: str, value: str | None, allowed: tuple[str | None, ...]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mla_codegen.emulator.arguments import ALIGN_BYTES, Call
+from mla_codegen.emulator.arguments import Call
 from mla_codegen.emulator.native import GlobalRange
 from mla_codegen.plan.model import ParamField, TensorMap, Variant
 
@@ -29,16 +29,11 @@ def encode_map(tensor_map: TensorMap, call: Call) -> bytes:
     """The host form of a tensor map over the argument that it copies."""
     array = call.arrays[tensor_map.argument]
     address, extents, strides = array.ctypes.data, [], []
-    if tensor_map.axes == ("tokens",):
-        first = _scale_first(array)
-        address -= first * array.itemsize
-        extents = [first + array.shape[0]]
-    else:
-        places = {"tokens": 0, "heads": 1, "depth": array.ndim - 1}
-        for axis in tensor_map.axes:
-            shared = axis == "heads" and (array.ndim == 2 or _head_step(array) == 0)
-            extents.append(1 if shared else array.shape[places[axis]])
-            strides.append(0 if shared else array.strides[places[axis]])
+    places = {"tokens": 0, "heads": 1, "depth": array.ndim - 1}
+    for axis in tensor_map.axes:
+        shared = axis == "heads" and (array.ndim == 2 or _head_step(array) == 0)
+        extents.append(1 if shared else array.shape[places[axis]])
+        strides.append(0 if shared else array.strides[places[axis]])
     if array.size == 0:
         extents = [0 for _ in extents]
     return pack_map(address, extents, strides[1:], tensor_map.box, array.itemsize, tensor_map.swizzle_bytes)
@@ -72,8 +67,6 @@ def global_ranges(call: Call, outputs: frozenset[str], marks: Mapping[str, np.nd
     ranges = []
     for index, (name, array) in enumerate(call.arrays.items()):
         low, high = _byte_bounds(array)
-        if array.ndim == 1 and array.dtype == np.float32 and name not in outputs:
-            low -= low % ALIGN_BYTES  # the map of a scale starts at a 16-byte boundary
         mark = marks[name].ctypes.data if name in marks else 0
         ranges.append(
             GlobalRange(address=low, bytes=high - low, marks=mark, writable=name in outputs, index=index)
@@ -111,8 +104,6 @@ def _param_value(name: str, call: Call, variant: Variant) -> int | float:
         return arrays[name].ctypes.data
     if name.endswith("_head_step"):
         return _head_step(arrays[name.removesuffix("_head_step")])
-    if name.endswith("_first"):
-        return _scale_first(arrays[name.removesuffix("_first")])
     if name.endswith("_token_stride"):
         array = arrays[name.removesuffix("_token_stride")]
         return array.strides[0] // array.itemsize
@@ -128,10 +119,6 @@ def _param_value(name: str, call: Call, variant: Variant) -> int | float:
 
 def _head_step(array: np.ndarray) -> int:
     return 0 if array.shape[1] == 1 or array.strides[1] == 0 else 1
-
-
-def _scale_first(array: np.ndarray) -> int:
-    return array.ctypes.data % ALIGN_BYTES // array.itemsize
 
 
 def _padded(values: Sequence[int], count: int) -> list[int]:

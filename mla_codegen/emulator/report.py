@@ -79,10 +79,13 @@ class EmulationReport:
         return len(self.hazards)
 
     def render(self) -> str:
-        """All hazards as text, one a line; a sentence where there are none."""
-        if not self.hazards:
-            return f"{self.source_name}: no hazard in {len(self.schedules)} schedules"
-        return "\n".join(hazard.render(self.source_name) for hazard in self.hazards)
+        """All hazards as text, one a line, or a sentence where there are none; then what was not written."""
+        lines = [hazard.render(self.source_name) for hazard in self.hazards]
+        if not lines:
+            lines = [f"{self.source_name}: no hazard in {len(self.schedules)} schedules"]
+        if self.unwritten_elements:
+            lines.append(f"{self.unwritten_elements} elements of out were not written")
+        return "\n".join(lines)
 
 
 class EmulationError(MlaCodegenError):

@@ -94,6 +94,11 @@ def _broken_barriers(variant: Variant, limits: ArchLimits) -> Iterator[str]:
         brought = issued.get(barrier.name, 0)
         if barrier.tx_bytes != brought:
             yield f"{barrier.name} expects {barrier.tx_bytes} bytes, its copies bring {brought}"
+        if barrier.tx_bytes > limits.mbarrier_tx_bytes:
+            yield f"{barrier.name} expects {barrier.tx_bytes} bytes, the limit is {limits.mbarrier_tx_bytes}"
+        if barrier.arrivals > limits.mbarrier_arrivals:
+            most = limits.mbarrier_arrivals
+            yield f"{barrier.name} expects {barrier.arrivals} arrivals, the limit is {most}"
         yield from _broken_constants(variant, barrier)
     if index != variant.num_mbars:
         yield f"the barriers are {index}, num_mbars is {variant.num_mbars}"

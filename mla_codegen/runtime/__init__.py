@@ -32,12 +32,13 @@ def load_kernel(folder: str | os.PathLike[str], *, compile: str = "auto") -> Ker
 
 def make_kernel(plan: Plan, source: str, *, folder: Path | None = None, compile: str = "auto") -> Kernel:
     """The kernel of a plan and the source that was rendered from it."""
+    from mla_codegen.files import cache_folder
     from mla_codegen.runtime.build import KernelBuild
-    from mla_codegen.runtime.cache import default_cache, default_folder
+    from mla_codegen.runtime.cache import default_cache
     from mla_codegen.runtime.kernel import Kernel
 
     if compile not in ("auto", "never"):
         raise LaunchError.single("compile", f"compile is {compile!r}, 'auto' or 'never' is allowed")
-    cache = default_cache(default_folder())
+    cache = default_cache(cache_folder())
     build = KernelBuild(plan, source, cache=cache, folder=folder, may_compile=compile == "auto")
     return Kernel(plan, source, build)

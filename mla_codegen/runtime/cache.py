@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -40,25 +39,6 @@ class CacheInfo:
     folder: Path | None
     entries: int
     bytes: int
-
-
-def default_folder() -> Path | None:
-    """$MLA_CODEGEN_CACHE_DIR, else the user's cache folder; None where the user has none."""
-    chosen = os.environ.get("MLA_CODEGEN_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    xdg = os.environ.get("XDG_CACHE_HOME")
-    if xdg and sys.platform != "darwin":
-        return Path(xdg) / "mla-codegen"
-    try:
-        home = Path.home()
-    except RuntimeError:
-        return None
-    return (
-        home / "Library" / "Caches" / "mla-codegen"
-        if sys.platform == "darwin"
-        else home / ".cache" / "mla-codegen"
-    )
 
 
 def nvrtc_version(arch: str) -> str:
@@ -125,16 +105,16 @@ class CubinCache:
         return found
 
     def info(self) -> CacheInfo:
-        """Number and size of the entries on disk."""
-        files = list(self._files())
-        return CacheInfo(
-            folder=self.folder,
-            entries=sum(1 for path in files if path.suffix == ".cubin"),
-            bytes=sum(path.stat().st_size for path in files),
-        )
+        """Number of the compiled kernels on disk, and the size of all files, the emulator's included."""
+        entries = size = 0
+        for path in self._files():
+            with contextlib.suppress(FileNotFoundError):  # another process may clear the cache
+                size += path.stat().st_size
+                entries += path.suffix == ".cubin"
+        return CacheInfo(folder=self.folder, entries=entries, bytes=size)
 
     def clear(self) -> int:
-        """Removes all entries; returns how many there were. Lock files stay, another process may hold one."""
+        """Removes all but lock files, which another process may hold; returns how many kernels there were."""
         removed = 0
         for path in list(self._files()):
             with contextlib.suppress(FileNotFoundError):
@@ -147,6 +127,7 @@ class CubinCache:
         if self.folder is not None and self.folder.is_dir():
             yield from sorted(self.folder.glob("*.cubin"))
             yield from sorted(self.folder.glob("*.cubin.json"))
+            yield from sorted(self.folder.glob("emulator/*.so"))
 
     def _read(self, key: str, source: str) -> CompileResult | None:
         if key in self._memory:
@@ -175,13 +156,15 @@ class CubinCache:
     @contextlib.contextmanager
     def _locked(self, key: str) -> Iterator[None]:
         """Holds the entry's lock; after `lock_seconds`, or where there can be no lock, goes on without it."""
+        if self.folder is None:
+            yield
+            return
         try:
             import fcntl
 
-            assert self.folder is not None
             self.folder.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.folder / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except (ImportError, AssertionError, OSError):
+        except (ImportError, OSError):
             yield
             return
         try:

@@ -13,16 +13,16 @@ from collections.abc import Iterator
 
 from mla_codegen.errors import LaunchError
 
-_LIBRARY = "libcuda.so.1"
+DRIVER_LIBRARY = "libcuda.so.1"
 _SUCCESS = 0
-_DEVICE_ATTRIBUTE_MAJOR = 75
-_DEVICE_ATTRIBUTE_MINOR = 76
+DEVICE_ATTRIBUTE_MAJOR = 75
+DEVICE_ATTRIBUTE_MINOR = 76
 _POINTER_ATTRIBUTE_DEVICE = 9
 _FUNCTION_MAX_DYNAMIC_SMEM = 8
 _HOST_ALLOC_PORTABLE_MAPPED = 1 | 2
 _MEMORY_HOST = 1
 _MEMORY_DEVICE = 2
-# CU_DEVICE_ATTRIBUTE_MAX_PITCH of every device since compute capability 2.0.
+# CUDEVICE_ATTRIBUTE_MAX_PITCH of every device since compute capability 2.0.
 _MAX_PITCH_BYTES = 2**31 - 1
 
 _Handle = ctypes.c_void_p
@@ -96,9 +96,9 @@ class Driver:
         """Loads and initialises the driver; LaunchError where this machine has none."""
         help_text = "run on a machine with an NVIDIA GPU and driver, or load with backend='emulator'"
         try:
-            self._library = ctypes.CDLL(_LIBRARY)
+            self._library = ctypes.CDLL(DRIVER_LIBRARY)
         except OSError as error:
-            message = f"no CUDA driver: {_LIBRARY} cannot be loaded"
+            message = f"no CUDA driver: {DRIVER_LIBRARY} cannot be loaded"
             raise LaunchError.single("no-driver", message, help=help_text) from error
         for name, argument_types in _SIGNATURES.items():
             function = getattr(self._library, name)
@@ -113,7 +113,7 @@ class Driver:
         # A look-up by [] makes a function of its own, without the signature. A launch may wait for room in
         # the queue and must let other threads run; those that never wait keep Python's lock.
         self.launch_kernel = self._library["cuLaunchKernel"]
-        holding_the_lock = ctypes.PyDLL(_LIBRARY)
+        holding_the_lock = ctypes.PyDLL(DRIVER_LIBRARY)
         self.read_context = holding_the_lock["cuCtxGetCurrent"]
         self.replace_address = holding_the_lock["cuTensorMapReplaceAddress"]
         self._read_pointer = holding_the_lock["cuPointerGetAttribute"]
@@ -136,8 +136,8 @@ class Driver:
 
     def compute_capability(self, device: int) -> tuple[int, int]:
         major, minor = ctypes.c_int(), ctypes.c_int()
-        self._call("cuDeviceGetAttribute", ctypes.byref(major), _DEVICE_ATTRIBUTE_MAJOR, device)
-        self._call("cuDeviceGetAttribute", ctypes.byref(minor), _DEVICE_ATTRIBUTE_MINOR, device)
+        self._call("cuDeviceGetAttribute", ctypes.byref(major), DEVICE_ATTRIBUTE_MAJOR, device)
+        self._call("cuDeviceGetAttribute", ctypes.byref(minor), DEVICE_ATTRIBUTE_MINOR, device)
         return major.value, minor.value
 
     def current_device(self) -> int:

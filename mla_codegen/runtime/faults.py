@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from mla_codegen.call_rules import overlaps_itself
 from mla_codegen.dtypes import DTYPES
 from mla_codegen.errors import Diagnostic
 from mla_codegen.runtime.arrays import ArrayForm, ArrayView
@@ -72,6 +73,13 @@ def _row_faults(rule: ArgumentRule, form: ArrayForm, limit_bytes: int) -> Iterat
                 f"{rule.align_bytes} B above 0 and below 2^{limit_bytes.bit_length() - 1} B is needed",
                 f"make {rule.name} contiguous",
             )
+    if rule.is_output and overlaps_itself(form.shape, form.strides):
+        yield fault(
+            "overlap",
+            f"{rule.name} has strides of {list(form.strides)} B for shape {list(form.shape)}, so that "
+            "elements share memory, an output whose elements lie apart is needed",
+            f"make {rule.name} contiguous",
+        )
 
 
 def _element_faults(rule: ArgumentRule, form: ArrayForm, limit_bytes: int) -> Iterator[Diagnostic]:

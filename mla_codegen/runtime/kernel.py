@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from mla_codegen.call_rules import checked_max_seqlen, checked_softmax_scale
 from mla_codegen.dtypes import DTYPES
 from mla_codegen.errors import LaunchError
 from mla_codegen.plan.model import Plan
@@ -19,7 +20,6 @@ from mla_codegen.runtime.dispatch import Dispatcher
 from mla_codegen.runtime.driver import Driver
 from mla_codegen.runtime.problem import Problem
 from mla_codegen.runtime.rules import INPUT_NAMES
-from mla_codegen.runtime.scalars import checked_max_seqlen, checked_softmax_scale
 from mla_codegen.runtime.streams import current_stream_function, stream_handle
 from mla_codegen.runtime.variants import main_variant
 from mla_codegen.runtime.warm import Arguments, WarmCalls
@@ -70,7 +70,7 @@ class Kernel:
         together with cu_seqlens and scales, at the price of one synchronisation. `softmax_scale` defaults to
         1 / sqrt(nope + rope). `stream` is an integer handle or a stream object; default is the current stream
         of the library that q_nope comes from. An output that is not passed is allocated by that library, on
-        its current stream.
+        its current stream; one that is passed must not share memory with an input, which nothing checks.
         """
         inputs = (q_nope, q_rope, k_nope, k_rope, v, q_scale, k_scale, v_scale, cu_seqlens_q, cu_seqlens_k)
         arguments = (*inputs, out, lse, max_seqlen_q, softmax_scale)

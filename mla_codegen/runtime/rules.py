@@ -6,9 +6,9 @@ import enum
 from dataclasses import dataclass
 
 from mla_codegen.arch import ARCHS
+from mla_codegen.call_rules import default_softmax_scale
 from mla_codegen.dtypes import DTYPES
 from mla_codegen.plan.model import Argument, Plan
-from mla_codegen.runtime.scalars import default_softmax_scale
 
 INPUT_NAMES = (
     "q_nope",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from mla_codegen.digest import sha256
+from mla_codegen.files import write_atomically
 from mla_codegen.runtime.compiler_log import EntryFigures
 from mla_codegen.runtime.nvrtc import CompileResult
 
@@ -29,8 +28,8 @@ def write_stored(folder: Path, stem: str, source: str, result: CompileResult) ->
         "entries": [dataclasses.asdict(entry) for entry in result.entries],
         "log": result.log,
     }
-    _publish(folder / f"{stem}.cubin", result.cubin)
-    _publish(folder / f"{stem}.cubin.json", (json.dumps(record, indent=2) + "\n").encode())
+    write_atomically(folder / f"{stem}.cubin", result.cubin)
+    write_atomically(folder / f"{stem}.cubin.json", (json.dumps(record, indent=2) + "\n").encode())
 
 
 def read_stored(folder: Path, stem: str, source: str) -> CompileResult | None:
@@ -61,16 +60,3 @@ def _result(cubin: bytes, record: dict[str, Any]) -> CompileResult:
         nvrtc_version=(major, minor),
         library_path="",
     )
-
-
-def _publish(path: Path, data: bytes) -> None:
-    """Puts `data` at `path`: a reader sees the old file, the new one or none."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

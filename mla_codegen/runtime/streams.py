@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from mla_codegen.errors import LaunchError
 
+_HELP = "pass stream=None for the library's current stream"
+
 
 def current_stream_function(library: str) -> Callable[[int], int]:
     """Gives the handle of the library's current stream on a device; 0 for libraries that have none."""
@@ -24,6 +26,9 @@ def current_stream_function(library: str) -> Callable[[int], int]:
 def stream_handle(stream: object) -> int:
     """The integer handle of a stream: an int, or a stream object of CuPy, torch or another library."""
     if type(stream) is int:
+        if stream < 0:
+            message = f"stream is {stream}, the handle of a stream is at least 0"
+            raise LaunchError.single("stream", message, help=_HELP)
         return stream
     for attribute in ("cuda_stream", "ptr", "handle"):
         handle = getattr(stream, attribute, None)
@@ -36,5 +41,5 @@ def stream_handle(stream: object) -> int:
         "stream",
         f"stream is of type {type(stream).__name__}, an integer handle or a stream of CuPy or torch is "
         "needed",
-        help="pass stream=None for the library's current stream",
+        help=_HELP,
     )

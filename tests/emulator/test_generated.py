@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 
 from mla_codegen.accuracy import contract_bound
 from mla_codegen.emulator import EmulatedKernel, EmulationError, load_emulated
@@ -120,11 +121,11 @@ def test_progress_counts_ctas_to_the_end() -> None:
     assert seen[-1] == (report.counts["ctas"], report.counts["ctas"])
 
 
-def test_memory_is_known_of_views_that_run_backwards() -> None:
+def test_scales_may_lie_apart() -> None:
     data = make_problem(FP8, (30,), (40,), 1)
-    backwards = {**data.arguments, "q_scale": data.arguments["q_scale"][::-1].copy()[::-1]}
+    apart = {**data.arguments, "q_scale": np.repeat(data.arguments["q_scale"], 2)[::2]}
     expected = kernel_of(FP8).run(**data.arguments)
-    report = kernel_of(FP8).run(**backwards)
+    report = kernel_of(FP8).run(**apart)
     assert not report.hazards
     assert np.array_equal(report.out.view(np.uint16), expected.out.view(np.uint16))
 
@@ -146,16 +147,33 @@ def test_hazards_make_a_call_fail() -> None:
         fault.build()(**make_problem(FP8, (130,), (333,), 1).arguments)
 
 
+def read_only(shape: tuple[int, ...]) -> np.ndarray:
+    array = np.zeros(shape, np.uint16)
+    array.setflags(write=False)
+    return array
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
         ({"q_scale": None}, "q_scale is missing"),
         ({"v_scale": np.ones(1, np.float32)}, "v_scale is passed, but the spec does not declare it"),
-        ({"max_seqlen_q": None}, "max_seqlen_q is None"),
+        ({"max_seqlen_q": None}, "max_seqlen_q is missing"),
         ({"q_rope": np.zeros((20, 2, 64), np.float32)}, "q_rope has dtype float32, bf16 is needed"),
         ({"k_rope": np.zeros((50, 48), np.uint16)}, r"k_rope has shape \[50, 48\]"),
         ({"q_nope": np.zeros((20, 2, 136), np.uint8)[:, :, 8:]}, "q_nope starts at address"),
         ({"v": np.zeros((90, 2, 130), np.uint8)[:, :, :128]}, "v has a stride of 260 B along total_k"),
+        ({"k_scale": np.ones(90, np.float32)[::-1]}, "k_scale has a stride of -4 B along total_k"),
+        (
+            {"out": as_strided(np.zeros(8000, np.uint16), (20, 2, 128), (256, 256, 2))},
+            "elements share memory",
+        ),
+        ({"softmax_scale": -1.0}, "softmax_scale is -1.0, a finite number of at least 0 is needed"),
+        ({"softmax_scale": "half"}, "softmax_scale is 'half', a number is needed"),
+        ({"out": read_only((20, 2, 128))}, "out is read-only"),
+        ({"schedules": 0}, "schedules is 0, an integer of at least 1 is needed"),
+        ({"workers": 0}, "workers is 0, an integer of at least 1 is needed"),
+        ({"trace": "t.json", "trace_cta": 9}, "trace_cta is 9, the grid has the CTAs 0 to 1"),
         ({"policy": "never"}, "policy is 'never'"),
         ({"cu_seqlens_q": np.array([0, 21], np.int32), "check": True}, "cu_seqlens_q is"),
     ],
@@ -164,6 +182,12 @@ def test_wrong_arguments_are_named(change: dict[str, Any], text: str) -> None:
     arguments = {**make_problem(FP8, (20,), (50,), 2).arguments, **change}
     with pytest.raises(LaunchError, match=text):
         kernel_of(FP8).run(**arguments)
+
+
+def test_a_report_says_what_was_not_written() -> None:
+    data = make_problem(FP8, (20,), (50,), 1).arguments
+    report = kernel_of(FP8).run(**{**data, "cu_seqlens_q": np.array([0, 15], np.int32)})
+    assert report.render().splitlines()[1:] == [f"{5 * 128} elements of out were not written"]
 
 
 def test_source_that_does_not_compile_is_refused_with_its_line() -> None:

@@ -120,6 +120,7 @@ WRONG: dict[str, Callable[[Call], None]] = {
     "token_stride_negative": strided("k_nope", (TOTAL_K, HEADS, 128), (-1024, 128, 1)),
     "stride_huge": strided("v", (TOTAL_K, HEADS, 128), (2**40, 128, 1)),
     "head_stride_zero_out": strided("out", (TOTAL_Q, HEADS, 128), (2048, 0, 2)),
+    "overlap_out": strided("out", (TOTAL_Q, HEADS, 128), (256, 256, 2)),
     "scale_stride": strided("k_scale", (TOTAL_K,), (6,)),
     "scale_stride_negative": strided("q_scale", (TOTAL_Q,), (-4,)),
     "cu_seqlens_not_contiguous": strided("cu_seqlens_k", (3,), (8,)),
@@ -138,6 +139,7 @@ WRONG: dict[str, Callable[[Call], None]] = {
     "numpy": pass_as("v", np.zeros((TOTAL_K, HEADS, 128), np.uint8)),
     "list": pass_as("q_scale", [1.0]),
     "stream": pass_as("stream", "main"),
+    "stream_negative": pass_as("stream", -1),
 }
 
 

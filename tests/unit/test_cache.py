@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mla_codegen.runtime.cache import CubinCache, default_folder
+from mla_codegen.files import cache_folder
+from mla_codegen.runtime.cache import CubinCache
 from mla_codegen.runtime.compiler_log import EntryFigures
 from mla_codegen.runtime.nvrtc import CompileResult
 
@@ -202,13 +203,13 @@ def test_sixteen_cold_processes_compile_once(tmp_path: Path) -> None:
 
 def test_default_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MLA_CODEGEN_CACHE_DIR", str(tmp_path))
-    assert default_folder() == tmp_path
+    assert cache_folder() == tmp_path
     monkeypatch.delenv("MLA_CODEGEN_CACHE_DIR")
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "mla-codegen"
+    assert cache_folder() == tmp_path / "mla-codegen"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_folder() == tmp_path / ".cache" / "mla-codegen"
+    assert cache_folder() == tmp_path / ".cache" / "mla-codegen"
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert default_folder() == tmp_path / "Library" / "Caches" / "mla-codegen"
+    assert cache_folder() == tmp_path / "Library" / "Caches" / "mla-codegen"

@@ -71,6 +71,33 @@ def test_check_shows_orphans(spec: Path) -> None:
     assert done.stderr == f"{fault}\n  help: remove the folder, or bring its spec back\n"
 
 
+def test_two_specs_of_one_name_are_refused(spec: Path) -> None:
+    Path("other").mkdir()
+    Path("other/mine.yaml").write_text(spec.read_text())
+    done = call("build", "--no-compile", spec, "other/mine.yaml")
+    assert (done.exit_code, Path("generated").exists()) == (1, False)
+    assert (
+        "other/mine.yaml: error[same-name]: the kernel mine is described by specs/mine.yaml too"
+        in done.stderr
+    )
+
+
+def test_too_little_memory_is_diagnosed(spec: Path) -> None:
+    done = call("emulate", spec, "--q-len", 2, "--kv-len", 10**13)
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error[memory]: there is not enough memory: ")
+    assert done.stderr.endswith("  help: take a smaller problem\n")
+
+
+def test_check_beside_other_files_looks_at_its_spec_alone(spec: Path) -> None:
+    Path("compose.yaml").write_text("services: {}\n")
+    Path("generated/other").mkdir(parents=True)
+    Path("generated/other/plan.json").write_text("{}")
+    spec = spec.rename("mine.yaml")
+    call("build", "--no-compile", spec)
+    assert call("build", "--check", spec).exit_code == 0
+
+
 def test_a_broken_spec_is_diagnosed_on_stderr(spec: Path) -> None:
     spec.write_text(spec.read_text().replace("mask: causal", "mask: causl"))
     done = call("build", spec)

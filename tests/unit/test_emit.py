@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mla_codegen import emit
+from mla_codegen.files import write_atomically
 from mla_codegen.plan.model import Plan
 from tests.tiny_plan import tiny_plan, tiny_templates
 
@@ -74,7 +75,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(OSError, match="no space"):
-        emit.write_atomically(path, b"new")
+        write_atomically(path, b"new")
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
     assert path.read_text() == "old"
 

@@ -16,7 +16,7 @@ from mla_codegen.resources import package_folder
 
 PACKAGE = package_folder()
 ROOT = PACKAGE.parent
-BASE = ("errors", "arch", "dtypes", "digest")
+BASE = ("errors", "arch", "dtypes", "digest", "call_rules", "files")
 SPEC = ("spec", "spec_faults", "spec_rules", "spec_sections")
 LOADER = ("spec_loader", "spec_matrix", "spec_nodes", "spec_scalars")
 NUMBERS = (
@@ -37,6 +37,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "arch": (),
     "dtypes": (),
     "digest": (),
+    "call_rules": ("errors",),
+    "files": (),
     "resources": (),
     **dict.fromkeys(SPEC, (*BASE, *SPEC)),
     **dict.fromkeys(LOADER, (*BASE, *SPEC, *LOADER)),
@@ -44,7 +46,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "plan": (*BASE, "spec", "plan"),
     "render": ("plan.model", "resources"),
     "template_lint": ("errors", "render", "resources"),
-    "emit": ("digest", "plan.model", "render"),
+    "emit": ("digest", "files", "plan.model", "render"),
     "runtime": (*BASE, "plan.model", "runtime"),
     **dict.fromkeys(NUMBERS, (*BASE, "plan.model", *NUMBERS)),
     "loading": (*BASE, "plan.model", "runtime"),

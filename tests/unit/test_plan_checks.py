@@ -119,6 +119,8 @@ FAULTS: list[tuple[dict[str, Any], Change, str]] = [
     (BF16, mbarrier("k_full", tx_bytes=49024), "k_full expects 49024 bytes, its copies bring 49152"),
     (FP8, mbarrier("v_full", tx_bytes=12288), "v_full expects 12288 bytes, its copies bring 0"),
     (FP8, tensor_map("v_map", box=(128, 80, 1)), "v_raw_full expects 12288 bytes, its copies bring 10240"),
+    (FP8, mbarrier("q_full", tx_bytes=2**20), "q_full expects 1048576 bytes, the limit is 1048575"),
+    (FP8, mbarrier("q_full", arrivals=2**20), "q_full expects 1048576 arrivals, the limit is 1048575"),
     (BF16, tensor_map("q_nope_map", issues=1), "q_full expects 49152 bytes, its copies bring 32768"),
     (FP8, constant("kKStages", "4"), "k_full has 3 where the source says kKStages, which is 4"),
     (

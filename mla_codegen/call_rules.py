@@ -1,10 +1,11 @@
-"""The checks of a call's numbers: `max_seqlen_q` and `softmax_scale`."""
+"""Rules of a call on the GPU and in the emulator alike: its numbers, and outputs that overlap themselves."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mla_codegen.errors import LaunchError
 
@@ -47,3 +48,12 @@ def checked_softmax_scale(value: object, default: float) -> float:
         message = f"softmax_scale is {scale}, a finite number of at least 0 is needed"
         raise LaunchError.single("softmax-scale", message, help=help_text)
     return scale
+
+
+def overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two elements of an array may share memory; shape in elements, strides of above 0 in bytes.
+
+    False only where each axis steps over all of the next inner one, which is what views of whole arrays do.
+    """
+    axes = sorted((stride, extent) for extent, stride in zip(shape, strides, strict=True) if extent > 1)
+    return any(outer < extent * stride for (stride, extent), (outer, _) in itertools.pairwise(axes))
