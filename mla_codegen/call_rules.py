@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from mla_codegen.errors import LaunchError
 
 _MAX_INT32 = 2**31 - 1
+_LARGEST_SCALE = 1e38
+"""The kernel takes softmax_scale * log2(e) as fp32, whose largest number is 3.4e38."""
 
 
 def checked_max_seqlen(value: object) -> int:
@@ -35,17 +37,19 @@ def default_softmax_scale(dims: Mapping[str, int]) -> float:
 
 
 def checked_softmax_scale(value: object, default: float) -> float:
-    """`softmax_scale` as a float, or the default; LaunchError where it is no finite number of at least 0."""
+    """`softmax_scale` as a float, or the default; LaunchError where it is no number from 0 to 1e38."""
     if value is None:
         return default
     help_text = "leave it out for 1 / sqrt(nope + rope)"
     try:
         scale = float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        scale = math.inf
     except (TypeError, ValueError):
         message = f"softmax_scale is {value!r}, a number is needed"
         raise LaunchError.single("softmax-scale", message, help=help_text) from None
-    if not math.isfinite(scale) or scale < 0:
-        message = f"softmax_scale is {scale}, a finite number of at least 0 is needed"
+    if not 0 <= scale <= _LARGEST_SCALE:
+        message = f"softmax_scale is {scale}, a number from 0 to {_LARGEST_SCALE:.0e} is needed"
         raise LaunchError.single("softmax-scale", message, help=help_text)
     return scale
 

@@ -6,6 +6,7 @@ GPU or emulated, is the caller's `Launch`.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -141,7 +142,7 @@ def judge(plan: Plan, problem: Problem, launch: Launch, *, launches: int = 2) ->
     return Verdict(
         spec=plan.name,
         arch=plan.arch,
-        problem=problem,
+        problem=dataclasses.replace(problem, heads=int(arguments["q_nope"].shape[-2])),
         launches=launches,
         hazards=None if hazards is None else tuple(hazards),
         error=max(reports, key=_badness),

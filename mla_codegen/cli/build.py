@@ -20,7 +20,7 @@ from mla_codegen.resources import package_folder
 from mla_codegen.runtime.nvrtc import CompileResult
 from mla_codegen.runtime.stored import write_stored
 from mla_codegen.spec import json_schema
-from mla_codegen.spec_loader import load_spec, load_specs
+from mla_codegen.spec_loader import load_spec, load_specs, loads_specs
 from mla_codegen.template_lint import lint as lint_all
 
 SPEC = click.Path(path_type=Path, dir_okay=False)
@@ -35,9 +35,11 @@ def init(name: str) -> None:
         raise click.BadParameter(f"{name!r} must match [a-z][a-z0-9_]*", param_hint="NAME")
     path = (Path("specs") if Path("specs").is_dir() else Path()) / f"{name}.yaml"
     if path.exists():
-        raise click.ClickException(f"{path} exists already")
+        raise click.ClickException(f"{path} exists already: take another name, or remove it")
     starter = (package_folder() / "cli" / "starter_spec.yaml").read_text(encoding="ascii")
-    write_atomically(path, starter.replace("NAME", name).encode("ascii"))
+    text = starter.replace("NAME", name)
+    loads_specs(text, path=str(path))  # refuses names that no spec may have
+    write_atomically(path, text.encode("ascii"))
     click.echo(f"wrote {path}")
     click.echo(f"next: mla-codegen plan {path}")
 

@@ -141,10 +141,11 @@ def _axes(rule: Argument) -> tuple[str, ...]:
 
 def _type_faults(rule: Argument, array: np.ndarray) -> Iterator[Diagnostic]:
     names = ("int32",) if rule.dtype == "i32" else DTYPES[rule.dtype].accepted_names()
-    if array.dtype.name not in names:
+    found = array.dtype.name if array.dtype.isnative else f"{array.dtype.name} of the other byte order"
+    if found not in names:
         yield _fault(
             "dtype",
-            f"{rule.name} has dtype {array.dtype.name}, {rule.dtype} is needed ({' or '.join(names)})",
+            f"{rule.name} has dtype {found}, {rule.dtype} is needed ({' or '.join(names)})",
             f"convert {rule.name}",
         )
     if array.ndim != len(_axes(rule)):
@@ -195,7 +196,10 @@ def _memory_faults(rule: Argument, array: np.ndarray, limits: ArchLimits) -> Ite
         )
     if rule.kind in ("tensor", "output") and rule.name != "lse":
         yield from _tensor_faults(rule, array, limits)
-    elif rule.kind == "scale":
+        return
+    if array.ctypes.data % array.itemsize:
+        yield _alignment_fault(rule, array, array.itemsize)
+    if rule.kind == "scale":
         yield from _scale_faults(rule, array)
     elif not array.flags.c_contiguous:
         yield _fault(
@@ -203,6 +207,14 @@ def _memory_faults(rule: Argument, array: np.ndarray, limits: ArchLimits) -> Ite
             f"{rule.name} has strides {list(array.strides)} B, a contiguous array is needed",
             f"make {rule.name} contiguous",
         )
+
+
+def _alignment_fault(rule: Argument, array: np.ndarray, align_bytes: int) -> Diagnostic:
+    return _fault(
+        "alignment",
+        f"{rule.name} starts at address {array.ctypes.data:#x}, a multiple of {align_bytes} is needed",
+        f"start the view at a multiple of {align_bytes} bytes, or copy it",
+    )
 
 
 def _scale_faults(rule: Argument, array: np.ndarray) -> Iterator[Diagnostic]:
@@ -226,11 +238,7 @@ def _tensor_faults(rule: Argument, array: np.ndarray, limits: ArchLimits) -> Ite
             f"make {rule.name} contiguous",
         )
     if array.ctypes.data % align_bytes:
-        yield _fault(
-            "alignment",
-            f"{rule.name} starts at address {array.ctypes.data:#x}, a multiple of {align_bytes} is needed",
-            f"start the view at a multiple of {align_bytes} bytes, or copy it",
-        )
+        yield _alignment_fault(rule, array, align_bytes)
     for axis, (extent, stride) in enumerate(zip(array.shape[:-1], array.strides, strict=False)):
         shared = stride == 0 and axis == 1 and rule.kind != "output"
         if extent != 1 and not shared and (stride % align_bytes or not 0 < stride < limit_bytes):

@@ -121,6 +121,17 @@ def test_progress_counts_ctas_to_the_end() -> None:
     assert seen[-1] == (report.counts["ctas"], report.counts["ctas"])
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_bits_do_not_depend_on_nan_in_other_sequences(name: str) -> None:
+    data = make_problem(name, (20, 70, 20), (65, 33, 65), 1).arguments
+    before, behind = slice(20, 90), slice(90, 110)
+    changed = {**data, "q_nope": data["q_nope"].copy(), "k_nope": data["k_nope"].copy()}
+    changed["q_nope"][behind] = np.nan
+    changed["k_nope"][98:] = np.nan
+    bits = [kernel_of(name).run(**arguments).out[before].tobytes() for arguments in (data, changed)]
+    assert bits[0] == bits[1]
+
+
 def test_scales_may_lie_apart() -> None:
     data = make_problem(FP8, (30,), (40,), 1)
     apart = {**data.arguments, "q_scale": np.repeat(data.arguments["q_scale"], 2)[::2]}
@@ -168,7 +179,10 @@ def read_only(shape: tuple[int, ...]) -> np.ndarray:
             {"out": as_strided(np.zeros(8000, np.uint16), (20, 2, 128), (256, 256, 2))},
             "elements share memory",
         ),
-        ({"softmax_scale": -1.0}, "softmax_scale is -1.0, a finite number of at least 0 is needed"),
+        ({"softmax_scale": -1.0}, r"softmax_scale is -1.0, a number from 0 to 1e\+38 is needed"),
+        ({"softmax_scale": 10**400}, r"softmax_scale is inf, a number from 0 to 1e\+38 is needed"),
+        ({"k_scale": np.ones(90, ">f4")}, "k_scale has dtype float32 of the other byte order, f32 is needed"),
+        ({"k_scale": np.zeros(364, np.uint8)[3:363].view(np.float32)}, "k_scale starts at address"),
         ({"softmax_scale": "half"}, "softmax_scale is 'half', a number is needed"),
         ({"out": read_only((20, 2, 128))}, "out is read-only"),
         ({"schedules": 0}, "schedules is 0, an integer of at least 1 is needed"),

@@ -178,7 +178,13 @@ def test_init_writes_a_spec_that_builds_and_never_overwrites(
     assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "wrote fresh_one.yaml")
     assert call("build", "--no-compile", "fresh_one.yaml").exit_code == 0
     again = call("init", "fresh_one")
-    assert (again.exit_code, again.stderr) == (1, "Error: fresh_one.yaml exists already\n")
+    assert (again.exit_code, again.stderr) == (
+        1,
+        "Error: fresh_one.yaml exists already: take another name, or remove it\n",
+    )
+    keyword = call("init", "class")
+    assert (keyword.exit_code, Path("class.yaml").exists()) == (1, False)
+    assert "name is class, a keyword of Python" in keyword.stderr
     Path("specs").mkdir()
     assert "wrote specs/fresh_one.yaml" in call("init", "fresh_one").stdout
 

@@ -6,6 +6,8 @@
 // is why long rows drift; bf16 and fp16 keep 25 bits of the terms and the sum's fp32.
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <vector>
 
 #include "engine.hpp"
 
@@ -185,13 +187,49 @@ static bool out_of_range(const float* d, int count) {
   return largest >= bits_of(kLargestAccumulator);
 }
 
-void multiply(float* d, int n, const MmaOperands& o, MmaType type, bool exact) {
-  if (exact || o.irregular || out_of_range(d, 64 * n)) {
-    multiply_plain(d, n, o);
-  } else if (type == MmaType::e4m3) {
+static void multiply_regular(float* d, int n, const MmaOperands& o, MmaType type) {
+  if (type == MmaType::e4m3) {
     multiply_aligned<Fp8>(d, n, o, type);
   } else {
     multiply_aligned<Halves>(d, n, o, type);
+  }
+}
+
+static bool is_irregular(float value) { return !(__builtin_fabsf(value) < kLargestOperand); }
+
+// Rows of A, columns of B and accumulators that the fixed-point path cannot take are summed in fp32; the bits of
+// all other elements are what they are without them.
+static void multiply_mixed(float* d, int n, const MmaOperands& o, MmaType type) {
+  const auto copy = std::make_unique<MmaOperands>(o);  // too large for the stack of an emulated thread
+  MmaOperands& regular = *copy;
+  bool row_is_plain[64] = {}, column_is_plain[256] = {};
+  for (int row = 0; row < 64; ++row) {
+    for (int k = 0; k < o.k; ++k) row_is_plain[row] |= is_irregular(o.a[row][k]);
+    for (int k = 0; row_is_plain[row] && k < o.k; ++k) regular.a[row][k] = 0.0f;
+  }
+  for (int column = 0; column < n; ++column) {
+    for (int k = 0; k < o.k; ++k) column_is_plain[column] |= is_irregular(o.b[k][column]);
+    for (int k = 0; column_is_plain[column] && k < o.k; ++k) regular.b[k][column] = 0.0f;
+  }
+  std::vector<float> plain(d, d + 64 * n);
+  std::vector<bool> is_plain(64 * n);
+  multiply_plain(plain.data(), n, o);
+  for (int i = 0; i < 64 * n; ++i) {
+    is_plain[i] = row_is_plain[i / n] || column_is_plain[i % n] || out_of_range(d + i, 1);
+    if (is_plain[i]) d[i] = 0.0f;
+  }
+  multiply_regular(d, n, regular, type);
+  for (int i = 0; i < 64 * n; ++i)
+    if (is_plain[i]) d[i] = plain[i];
+}
+
+void multiply(float* d, int n, const MmaOperands& o, MmaType type, bool exact) {
+  if (exact) {
+    multiply_plain(d, n, o);
+  } else if (o.irregular || out_of_range(d, 64 * n)) {
+    multiply_mixed(d, n, o, type);
+  } else {
+    multiply_regular(d, n, o, type);
   }
 }
 
