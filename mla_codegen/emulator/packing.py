@@ -19,7 +19,7 @@ _MAP_BYTES = 128
 
 def param_slot(field: ParamField, call: Call, variant: Variant) -> int:
     """A member of Params as 64 bits; KeyError where the plan asks for one that is not known here."""
-    value = _param_value(field.name, call, variant)
+    value = _param_value(field, call, variant)
     if isinstance(value, float):
         return int(struct.unpack("<I", struct.pack("<f", value))[0])
     return value & 0xFFFFFFFFFFFFFFFF
@@ -98,18 +98,15 @@ def _byte_bounds(array: np.ndarray) -> tuple[int, int]:
     return low, address + sum(step for step in steps if step > 0) + array.itemsize
 
 
-def _param_value(name: str, call: Call, variant: Variant) -> int | float:
-    arrays = call.arrays
+def _param_value(field: ParamField, call: Call, variant: Variant) -> int | float:
+    arrays, name = call.arrays, field.name
     if name in arrays:
         return arrays[name].ctypes.data
     if name.endswith("_head_step"):
         return _head_step(arrays[name.removesuffix("_head_step")])
-    if name.endswith("_token_stride"):
-        array = arrays[name.removesuffix("_token_stride")]
-        return array.strides[0] // array.itemsize
-    if name.endswith("_head_stride"):
-        array = arrays[name.removesuffix("_head_stride")]
-        return array.strides[1] // array.itemsize
+    if name.endswith("_stride"):
+        array = arrays[name.removesuffix("_token_stride").removesuffix("_head_stride")]
+        return 0 if field.axis is None else array.strides[field.axis] // array.itemsize
     if name == "scale_log2":
         return call.softmax_scale * math.log2(math.e)
     if name == "query_tiles":

@@ -90,16 +90,22 @@ def plan_named_barriers(tiles: Tiles) -> tuple[NamedBarrier, ...]:
     return tuple(barriers)
 
 
+def _load_arrivals(scaled: bool) -> int:
+    return SCALED_LOAD_ARRIVALS if scaled else LOAD_ARRIVALS
+
+
+def _load_constant(scaled: bool) -> str:
+    return "kScaledLoadArrivals" if scaled else "kLoadArrivals"
+
+
 def _qk_kinds(tiles: Tiles, tx_bytes: TxBytes) -> tuple[_Kind, ...]:
-    load_arrivals = SCALED_LOAD_ARRIVALS if tiles.has_scales else LOAD_ARRIVALS
-    load_constant = "kScaledLoadArrivals" if tiles.has_scales else "kLoadArrivals"
     return (
         _Kind(
             name="q_full",
             stages=1,
             stages_constant="1",
-            arrivals=load_arrivals,
-            arrivals_constant=load_constant,
+            arrivals=_load_arrivals(tiles.scales_rows),
+            arrivals_constant=_load_constant(tiles.scales_rows),
             tx_bytes=tx_bytes.q,
             arrives="load",
             waits="consumer",
@@ -108,8 +114,8 @@ def _qk_kinds(tiles: Tiles, tx_bytes: TxBytes) -> tuple[_Kind, ...]:
             name="k_full",
             stages=tiles.k_stages,
             stages_constant="kKStages",
-            arrivals=load_arrivals,
-            arrivals_constant=load_constant,
+            arrivals=_load_arrivals(tiles.scales_columns),
+            arrivals_constant=_load_constant(tiles.scales_columns),
             tx_bytes=tx_bytes.k,
             arrives="load",
             waits="consumer",

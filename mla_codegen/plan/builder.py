@@ -14,6 +14,7 @@ from mla_codegen.plan.model import (
     PLAN_SCHEMA,
     Choice,
     Features,
+    HeadNames,
     Launch,
     Partials,
     Plan,
@@ -53,27 +54,25 @@ def make_plan(spec: Spec, *, debug: bool = False) -> Plan:
     refused = unsupported(spec)
     if refused:
         _raise_if(spec, refused + (faults if spec.arch in ARCHES else ()))
-    has_scales = spec.scales.q != "none"
-    tiles, memory = _fit(spec, tiles, has_scales, limits)
+    tiles, memory = _fit(spec, tiles, limits)
     asked = _asked(spec)
     faults += roles.register_faults(tiles, limits, asked=asked)
-    faults += smem.smem_faults(memory, tiles, arch=spec.arch, has_scales=has_scales, asked=asked)
+    faults += smem.smem_faults(memory, tiles, arch=spec.arch, asked=asked)
     _raise_if(spec, faults)
     registers = roles.split_registers(tiles, limits)
-    variant = _variant(spec, tiles, memory, registers, has_scales, debug=debug)
-    plan = _plan(spec, tiles, variant, tile_choices(spec, tiles), has_scales, debug=debug)
+    variant = _variant(spec, tiles, memory, registers, debug=debug)
+    plan = _plan(spec, tiles, variant, tile_choices(spec, tiles), debug=debug)
     broken = checks.broken_invariants(plan, limits)
     assert not broken, f"the planner broke its own rules: {'; '.join(broken)}"
     return plan
 
 
-def _fit(spec: Spec, tiles: Tiles, has_scales: bool, limits: ArchLimits) -> tuple[Tiles, Smem]:
+def _fit(spec: Spec, tiles: Tiles, limits: ArchLimits) -> tuple[Tiles, Smem]:
     """The largest of the tiles that ``auto`` may take and that fit, or the smallest of them."""
     while True:
         memory = smem.plan_smem(
             tiles,
             mbarriers=barriers.num_mbars(tiles),
-            has_scales=has_scales,
             limit_bytes=limits.smem_per_cta_bytes,
         )
         less = None if smem.fits(memory) else smaller(spec, tiles)
@@ -87,9 +86,7 @@ def _asked(spec: Spec) -> tuple[str, ...]:
     return tuple(field for field in _SIZE_FIELDS if attrgetter(field)(spec) != "auto")
 
 
-def _variant(
-    spec: Spec, tiles: Tiles, memory: Smem, registers: roles.Registers, has_scales: bool, *, debug: bool
-) -> Variant:
+def _variant(spec: Spec, tiles: Tiles, memory: Smem, registers: roles.Registers, *, debug: bool) -> Variant:
     qkv, rope = spec.dtypes.qkv, spec.dtypes.rope_mma
     maps = tma.plan_tensor_maps(tiles, qkv=qkv, rope=rope)
     tx_bytes = tma.tx_bytes(maps)
@@ -97,20 +94,20 @@ def _variant(
     named = barriers.plan_named_barriers(tiles)
     role_list = roles.plan_roles(tiles, registers)
     chunks = v_transposed_chunks(tiles)
+    features = _features(spec, tiles, debug=debug)
     return Variant(
         name="main",
         namespace=f"mla::{spec.name}",
         entry=spec.name,
-        features=_features(spec, tiles, has_scales, debug=debug),
-        partials=_partials(spec, tiles, has_scales),
+        features=features,
+        partials=_partials(spec, tiles),
         constants=constants.plan_constants(
             tiles,
-            qkv=qkv,
+            lse=spec.softmax.lse,
             registers=registers,
             roles=role_list,
             tx_bytes=tx_bytes,
             chunks=chunks,
-            has_scales=has_scales,
         ),
         smem=memory,
         mbarriers=mbarriers,
@@ -119,10 +116,13 @@ def _variant(
         roles=role_list,
         mma=mma.mma_names(tiles),
         v_load=_v_load(tiles),
+        heads=_head_names(features, tiles),
         p_rounding=_p_rounding(tiles, qkv),
+        p_conversion="cvt_e4m3x4" if tiles.transposes_v else f"cvt_{tiles.qkv}x2",
+        out_conversion="none" if tiles.out == "f32" else f"cvt_{tiles.out}x2",
         v_transposed_chunks=chunks,
         tensor_maps=maps,
-        params=call.plan_params(has_scales=has_scales),
+        params=call.plan_params(spec, call.plan_arguments(spec)),
         launch=_launch(tiles, memory, registers),
         smem_table=text.smem_table(memory),
         role_table=text.role_table(role_list),
@@ -143,9 +143,7 @@ def _launch(tiles: Tiles, memory: Smem, registers: roles.Registers) -> Launch:
     )
 
 
-def _plan(
-    spec: Spec, tiles: Tiles, variant: Variant, choices: tuple[Choice, ...], has_scales: bool, *, debug: bool
-) -> Plan:
+def _plan(spec: Spec, tiles: Tiles, variant: Variant, choices: tuple[Choice, ...], *, debug: bool) -> Plan:
     atoms = mma.mma_atoms(tiles)
     mapping = spec.to_mapping()
     return Plan(
@@ -160,38 +158,47 @@ def _plan(
         choices=choices,
         arch_guard="defined(__CUDA_ARCH_FEAT_SM90_ALL)",
         arch_guard_message="this source is for sm_90a: compile it with -arch=sm_90a",
-        device_primitives=_device_primitives(spec, tiles, has_scales, debug=debug),
+        device_primitives=_device_primitives(spec, tiles, debug=debug),
         common_primitives=_common_primitives(tiles),
         mma_families=mma.mma_families(atoms),
         mma_atoms=atoms,
-        arguments=call.plan_arguments(spec, has_scales=has_scales),
+        arguments=call.plan_arguments(spec),
         variants=(variant,),
     )
 
 
-def _features(spec: Spec, tiles: Tiles, has_scales: bool, *, debug: bool) -> Features:
+def _features(spec: Spec, tiles: Tiles, *, debug: bool) -> Features:
     return Features(
-        has_scales=has_scales,
+        carries_scales=tiles.scales_rows or tiles.scales_columns,
+        scales_rows=tiles.scales_rows,
+        scales_columns=tiles.scales_columns,
+        q_scale_per_head=tiles.q_scale in ("head", "token_head"),
+        k_scale_per_head=tiles.k_scale == "token_head",
+        folds_k_scale=tiles.folds_k_scale,
+        scales_output=tiles.scales_output,
+        groups_heads=tiles.group > 1,
         transposes_v=tiles.transposes_v,
         clears_v_tail=not tiles.transposes_v,
         mixed_qk=spec.dtypes.qkv != spec.dtypes.rope_mma,
         lazy_softmax=tiles.lazy_softmax,
         flushes_output=tiles.flush_blocks > 0,
+        f32_output=tiles.out == "f32",
+        writes_lse=spec.softmax.lse != "none",
         causal=spec.mask == "causal",
         debug=debug,
     )
 
 
-def _partials(spec: Spec, tiles: Tiles, has_scales: bool) -> Partials:
+def _partials(spec: Spec, tiles: Tiles) -> Partials:
     return Partials(
         visible_keys=f"_visible_keys_{spec.mask}.cu.j2",
         helper_warp="_transpose_warp_sm90.cu.j2" if tiles.transposes_v else "_tail_warp_sm90.cu.j2",
         issue_pv="_issue_pv_transposed_sm90.cu.j2" if tiles.transposes_v else "_issue_pv_rows_sm90.cu.j2",
-        scores="_scores_scaled.cu.j2" if has_scales else "_mask_scores.cu.j2",
-        pack_p=f"_pack_p_{spec.dtypes.qkv}.cu.j2",
+        scores="_scores_scaled.cu.j2" if tiles.scales_columns else "_mask_scores.cu.j2",
+        pack_p="_pack_p_e4m3.cu.j2" if tiles.transposes_v else "_pack_p_16bit.cu.j2",
         kv_step="_kv_step_turns_sm90.cu.j2" if tiles.transposes_v else "_kv_step_ping_pong_sm90.cu.j2",
         softmax_step=f"_softmax_step_{_softmax_step(tiles)}.cu.j2",
-        store_output=f"_store_output_{spec.dtypes.out}.cu.j2",
+        store_output="_store_output_f32.cu.j2" if tiles.out == "f32" else "_store_output_16bit.cu.j2",
     )
 
 
@@ -224,21 +231,39 @@ def _v_load(tiles: Tiles) -> VLoad:
     )
 
 
-def _device_primitives(spec: Spec, tiles: Tiles, has_scales: bool, *, debug: bool) -> tuple[str, ...]:
+def _head_names(features: Features, tiles: Tiles) -> HeadNames:
+    scaled = (("q_full", tiles.scales_rows), ("k_full", tiles.scales_columns))
+    return HeadNames(
+        kv_head="tile.kv_head" if features.groups_heads else "tile.head",
+        q_scales="q_scales" if features.q_scale_per_head else "params.q_scale",
+        k_scales="k_scales" if features.k_scale_per_head else "params.k_scale",
+        scale_arrivals=" and ".join(name for name, carried in scaled if carried),
+    )
+
+
+def _device_primitives(spec: Spec, tiles: Tiles, *, debug: bool) -> tuple[str, ...]:
     """Headers of the primitive layer in a fixed order, only those that the kernel uses."""
     names = ["types", "layout", "thread", "shuffle", "barrier", "mbarrier"]
     names.append("mbarrier_wait_debug" if debug else "mbarrier_wait")
     names += ["fence", "tma", "shared_memory"]
-    if has_scales:
-        names += ["ld_shared_f32", "ld_shared_v2_f32", "st_shared_f32", "ld_global_f32"]
+    if tiles.scales_rows:
+        names.append("ld_shared_f32")
+    if tiles.scales_columns:
+        names.append("ld_shared_v2_f32")
+    if tiles.scales_rows or tiles.scales_columns:
+        names.append("st_shared_f32")
+    if {tiles.q_scale, tiles.k_scale, tiles.v_scale} != {"none"}:
+        names.append("ld_global_f32")
     names += ["matrix_transpose"] if tiles.transposes_v else ["st_shared_v4_u32"]
     if tiles.flush_blocks:
         names += ["ld_shared_v4_u32", "st_shared_v4_u32", "bits"]
     if tiles.lazy_softmax:
         names.append("vote")
-    names += ["ld_global_i32", "st_global_v4_u32" if spec.dtypes.out == "bf16" else "st_global_v2_f32"]
-    conversions = {spec.dtypes.qkv}
-    if spec.dtypes.out == "bf16" or tiles.flush_blocks:
+    names += ["ld_global_i32", "st_global_v2_f32" if tiles.out == "f32" else "st_global_v4_u32"]
+    if spec.softmax.lse != "none":
+        names += ["st_global_f32", "lg2"]
+    conversions = {tiles.qkv, *({tiles.out} - {"f32"})}
+    if tiles.flush_blocks:
         conversions.add("bf16")
     names += [f"convert_{kind}" for kind in sorted(conversions)]
     names += ["math", "setmaxnreg", "wgmma"]

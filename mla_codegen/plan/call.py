@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mla_codegen.plan.model import Argument, ParamField
@@ -9,58 +11,127 @@ from mla_codegen.plan.model import Argument, ParamField
 if TYPE_CHECKING:
     from mla_codegen.spec import Spec
 
+_SCALE_AXES = {
+    "tensor": ("1",),
+    "head": ("{heads}",),
+    "token": ("{tokens}",),
+    "token_head": ("{tokens}", "{heads}"),
+}
+"""Axes of a scale by its form."""
 
-def plan_arguments(spec: Spec, *, has_scales: bool) -> tuple[Argument, ...]:
+
+def plan_arguments(spec: Spec) -> tuple[Argument, ...]:
     """Every tensor of the call, in the order of the call; all are required."""
     qkv, rope = spec.dtypes.qkv, spec.dtypes.rope_gmem
     nope, rope_depth, ov = str(spec.dims.nope), str(spec.dims.rope), str(spec.dims.v)
+    divided = {
+        name: f"; divided by {name}" if spec.scales.rope == "prescaled" else ""
+        for name in ("q_scale", "k_scale")
+    }
     rows = [
         ("q_nope", qkv, ("total_q", "heads", nope), "tensor", "queries, not rotated"),
-        ("q_rope", rope, ("total_q", "heads", rope_depth), "tensor", "queries, rotated"),
-        ("k_nope", qkv, ("total_k", "heads", nope), "tensor", "keys, not rotated"),
-        ("k_rope", rope, ("total_k", "1", rope_depth), "tensor", "keys, rotated, one head"),
-        ("v", qkv, ("total_k", "heads", ov), "tensor", "values"),
+        ("q_rope", rope, ("total_q", "heads", rope_depth), "tensor", f"queries, rotated{divided['q_scale']}"),
+        ("k_nope", qkv, ("total_k", "kv_heads", nope), "tensor", "keys, not rotated"),
+        (
+            "k_rope",
+            rope,
+            ("total_k", "1", rope_depth),
+            "tensor",
+            f"keys, rotated, one head{divided['k_scale']}",
+        ),
+        ("v", qkv, ("total_k", "kv_heads", ov), "tensor", "values"),
     ]
-    if has_scales:
-        rows[1] = (*rows[1][:4], "queries, rotated; divided by q_scale")
-        rows[3] = (*rows[3][:4], "keys, rotated, one head; divided by k_scale")
-        rows += [
-            ("q_scale", "f32", ("total_q",), "scale", "what q_nope and q_rope are multiplied by, per token"),
-            ("k_scale", "f32", ("total_k",), "scale", "what k_nope and k_rope are multiplied by, per token"),
-        ]
+    rows += [
+        (name, "f32", axes, "scale", meaning) for name, form, axes, meaning in _scales(spec) if form != "none"
+    ]
     rows += [
         ("cu_seqlens_q", "i32", ("batch + 1",), "lengths", "cumulative query lengths"),
         ("cu_seqlens_k", "i32", ("batch + 1",), "lengths", "cumulative key lengths"),
         ("out", spec.dtypes.out, ("total_q", "heads", ov), "output", "output"),
     ]
+    if spec.softmax.lse != "none":
+        axes = ("heads", "total_q") if spec.softmax.lse_layout == "head_token" else ("total_q", "heads")
+        rows.append(("lse", "f32", axes, "output", f"log-sum-exp, {spec.softmax.lse}"))
     return tuple(
         Argument(name=name, dtype=dtype, axes=axes, kind=kind, comment=comment)
         for name, dtype, axes, kind, comment in rows
     )
 
 
-def plan_params(*, has_scales: bool) -> tuple[ParamField, ...]:
-    """Members of ``Params``, the widest first."""
-    rows = [
-        ("u8*", "out", "[total_q, heads, kOvDepth]"),
-        ("const i32*", "cu_seqlens_q", "[batch + 1], first query of each sequence"),
-        ("const i32*", "cu_seqlens_k", "[batch + 1], first key of each sequence"),
-        ("i64", "out_token_stride", "elements from one token to the next"),
-        ("i64", "out_head_stride", "elements from one head to the next"),
-        ("i32", "batch", "sequences"),
-        ("i32", "heads", "query heads"),
-        ("i32", "query_tiles", "tiles of the longest sequence that is allowed"),
-        ("u32", "q_nope_head_step", "0 where all heads share one (head stride 0), else 1"),
-        ("u32", "q_rope_head_step", "the same for q_rope"),
-        ("u32", "k_nope_head_step", "the same for k_nope"),
-        ("u32", "v_head_step", "the same for v"),
+def _scales(spec: Spec) -> list[tuple[str, str, tuple[str, ...], str]]:
+    scales = spec.scales
+    both = " and {0}_rope" if scales.rope == "prescaled" else ""
+    return [
+        (
+            "q_scale",
+            scales.q,
+            _axes(scales.q, "total_q", "heads"),
+            "what q_nope" + both.format("q") + " is multiplied by",
+        ),
+        (
+            "k_scale",
+            scales.k,
+            _axes(scales.k, "total_k", "kv_heads"),
+            "what k_nope" + both.format("k") + " is multiplied by",
+        ),
+        ("v_scale", scales.v, _axes(scales.v, "total_k", "kv_heads"), "what v is multiplied by"),
     ]
-    if has_scales:
-        rows += [
-            ("const float*", "q_scale", "[total_q]"),
-            ("const float*", "k_scale", "[total_k]"),
-            ("i64", "q_scale_token_stride", "elements from one token to the next"),
-            ("i64", "k_scale_token_stride", "the same for k_scale"),
-        ]
-    rows.append(("float", "scale_log2", "softmax_scale * log2(e)"))
-    return tuple(ParamField(ctype=ctype, name=name, comment=comment) for ctype, name, comment in rows)
+
+
+def _axes(form: str, tokens: str, heads: str) -> tuple[str, ...]:
+    return tuple(axis.format(tokens=tokens, heads=heads) for axis in _SCALE_AXES.get(form, ()))
+
+
+def plan_params(spec: Spec, arguments: tuple[Argument, ...]) -> tuple[ParamField, ...]:
+    """Members of ``Params``; strides are 0 along an axis that a scale does not have."""
+    axes = {argument.name: argument.axes for argument in arguments}
+    fields = [
+        _field("u8*", "out", "[total_q, heads, kOvDepth]"),
+        _field("const i32*", "cu_seqlens_q", "[batch + 1], first query of each sequence"),
+        _field("const i32*", "cu_seqlens_k", "[batch + 1], first key of each sequence"),
+        *_strides("out", axes),
+        _field("i32", "batch", "sequences"),
+        _field("i32", "heads", "query heads"),
+        _field("i32", "query_tiles", "tiles of the longest sequence that is allowed"),
+        _field("u32", "q_nope_head_step", "0 where all heads share one (head stride 0), else 1"),
+        _field("u32", "q_rope_head_step", "the same for q_rope"),
+        _field("u32", "k_nope_head_step", "the same for k_nope"),
+        _field("u32", "v_head_step", "the same for v"),
+    ]
+    scaled = [(name, form) for name, form, _, _ in _scales(spec) if form != "none"]
+    fields += [_field("const float*", name, f"[{', '.join(axes[name])}]") for name, _ in scaled]
+    fields += _scale_strides(scaled, axes)
+    if spec.softmax.lse != "none":
+        fields += [_field("float*", "lse", f"[{', '.join(axes['lse'])}]"), *_strides("lse", axes)]
+    fields.append(_field("float", "scale_log2", "softmax_scale * log2(e)"))
+    return tuple(fields)
+
+
+def _scale_strides(
+    scaled: list[tuple[str, str]], axes: Mapping[str, tuple[str, ...]]
+) -> Iterator[ParamField]:
+    """The strides that the kernel reads: per row or column, and per head where it does not use the first."""
+    seen: set[str] = set()
+    for name, form in scaled:
+        token, head = _strides(name, axes)
+        per_token = name == "q_scale" or form in ("token", "token_head")
+        per_head = form in ("head", "token_head") or not per_token
+        for stride, wanted in ((token, per_token), (head, per_head)):
+            if wanted:
+                again = stride.axis is not None and stride.comment in seen
+                seen.add(stride.comment)
+                yield replace(stride, comment=f"the same for {name}") if again else stride
+
+
+def _field(ctype: str, name: str, comment: str) -> ParamField:
+    return ParamField(ctype=ctype, name=name, comment=comment)
+
+
+def _strides(name: str, axes: Mapping[str, tuple[str, ...]]) -> tuple[ParamField, ParamField]:
+    """Strides from one token and from one head to the next, in elements."""
+    made = []
+    for kind, symbols in (("token", ("total_q", "total_k")), ("head", ("heads", "kv_heads"))):
+        axis = next((index for index, symbol in enumerate(axes[name]) if symbol in symbols), None)
+        comment = f"elements from one {kind} to the next" if axis is not None else f"0: one for all {kind}s"
+        made.append(ParamField(ctype="i64", name=f"{name}_{kind}_stride", comment=comment, axis=axis))
+    return made[0], made[1]

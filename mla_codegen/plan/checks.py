@@ -13,8 +13,6 @@ _ELEMENT_BYTES = {"u8": 1, "float": 4, "u64": 8}
 _DTYPE_BYTES = {"e4m3": 1, "bf16": 2, "f16": 2, "f32": 4}
 _ONE_LANE_ROLES = ("load", "tail")
 """Roles of which one lane of one warp arrives; of the others one lane of every warp does."""
-_SCALED_BARRIERS = ("q_full", "k_full")
-"""Barriers on which the load warp arrives a second time for the scales, where there are any."""
 _MASTER_ELEMENT_BYTES = _DTYPE_BYTES["bf16"]
 
 
@@ -109,7 +107,8 @@ def _broken_barriers(variant: Variant, limits: ArchLimits) -> Iterator[str]:
 
 
 def _arriving_threads(variant: Variant, barrier: Mbarrier) -> int:
-    if barrier.name in _SCALED_BARRIERS and variant.features.has_scales:
+    scaled = {"q_full": variant.features.scales_rows, "k_full": variant.features.scales_columns}
+    if scaled.get(barrier.name):
         return 2
     return 1 if barrier.arrives in _ONE_LANE_ROLES else _warps(variant).get(barrier.arrives, 0)
 

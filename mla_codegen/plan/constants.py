@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import struct
+
 from mla_codegen.plan.barriers import (
     LOAD_ARRIVALS,
     SCALED_LOAD_ARRIVALS,
@@ -29,12 +32,11 @@ MASTER_VECTOR_BYTES = 16
 def plan_constants(
     tiles: Tiles,
     *,
-    qkv: str,
+    lse: str,
     registers: Registers,
     roles: tuple[Role, ...],
     tx_bytes: TxBytes,
     chunks: tuple[VTransposedChunk, ...],
-    has_scales: bool,
 ) -> tuple[ConstantGroup, ...]:
     """The groups in printing order."""
     groups = [
@@ -42,13 +44,18 @@ def plan_constants(
         _threads(tiles, registers, roles),
         _rings(tiles),
         _chunks(tiles),
-        _bytes(tiles, tx_bytes, has_scales),
+        _bytes(tiles, tx_bytes),
     ]
     if chunks:
         groups.append(_transposed(tiles, chunks))
     groups.append(_registers(tiles, chunks))
-    groups.append(_numbers(qkv, tiles))
+    groups.append(_numbers(lse, tiles))
     return tuple(groups)
+
+
+def _as_f32(value: float) -> float:
+    """The nearest fp32 number: a literal with more digits is a compiler's warning."""
+    return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
 def _group(title: str, *constants: tuple[str, str, object, str]) -> ConstantGroup:
@@ -67,6 +74,11 @@ def _shape(tiles: Tiles) -> ConstantGroup:
         ("i32", "kBlockM", tiles.block_m, "query rows per CTA"),
         ("i32", "kBlockN", tiles.block_n, "keys per step"),
         ("u32", "kOvDepth", tiles.ov_depth, "columns of V and of the output"),
+        *(
+            [("i32", "kGroup", tiles.group, "query heads that share a head of K_nope and V")]
+            if tiles.group > 1
+            else []
+        ),
         ("i32", "kHeadGroup", HEAD_GROUP, "heads whose tiles are launched together"),
         ("i32", "kGridYLimit", GRID_Y_LIMIT, "sequences per grid.z"),
     )
@@ -89,7 +101,7 @@ def _threads(tiles: Tiles, registers: Registers, roles: tuple[Role, ...]) -> Con
         ("u32", "kLoadArrivals", LOAD_ARRIVALS, "the lane that issues the bulk copies"),
         *(
             [("u32", "kScaledLoadArrivals", SCALED_LOAD_ARRIVALS, "that lane, and one for the scales")]
-            if tiles.has_scales
+            if tiles.scales_rows or tiles.scales_columns
             else []
         ),
         ("u32", "kConsumerArrivals", WARPS_PER_WARPGROUP * tiles.consumers, "one lane per consumer warp"),
@@ -127,10 +139,11 @@ def _chunks(tiles: Tiles) -> ConstantGroup:
     )
 
 
-def _bytes(tiles: Tiles, tx_bytes: TxBytes, has_scales: bool) -> ConstantGroup:
+def _bytes(tiles: Tiles, tx_bytes: TxBytes) -> ConstantGroup:
     k_nope = tiles.block_n * tiles.nope_depth * tiles.qkv_bytes
     k_scale = k_scale_stride_bytes(tiles)
-    out_row_units = tiles.ov_depth * tiles.out_bytes // (16 if tiles.out_bytes == 2 else 8)
+    unit = 16 if tiles.out_bytes == 2 else 8
+    out_row_units = tiles.ov_depth * tiles.out_bytes // unit
     return _group(
         "Bytes",
         ("u32", "kQNopeChunkBytes", tiles.block_m * SWIZZLE_BYTES, "kBlockM * 128"),
@@ -145,7 +158,7 @@ def _bytes(tiles: Tiles, tx_bytes: TxBytes, has_scales: bool) -> ConstantGroup:
         ("u32", "kQTxBytes", tx_bytes.q, "Q_nope + Q_rope, whole boxes"),
         ("u32", "kKTxBytes", tx_bytes.k, "K_nope + K_rope, whole boxes"),
         ("u32", "kVTxBytes", tx_bytes.v, "V, whole boxes"),
-        *([("u32", "kKScaleStageBytes", k_scale, "scales of kBlockN keys")] if has_scales else []),
+        *([("u32", "kKScaleStageBytes", k_scale, "scales of kBlockN keys")] if tiles.scales_columns else []),
         ("i64", "kOutBytes", tiles.out_bytes, "per output element"),
         ("u32", "kOutRowUnits", out_row_units, "stores per output row"),
     )
@@ -193,7 +206,7 @@ def _registers(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantGr
     )
 
 
-def _numbers(qkv: str, tiles: Tiles) -> ConstantGroup:
+def _numbers(lse: str, tiles: Tiles) -> ConstantGroup:
     lift = tiles.lift_log2
     smallest = float(2.0**SMALLEST_FACTOR_LOG2).hex()
     stride = WARPGROUP_THREADS * MASTER_VECTOR_BYTES
@@ -206,6 +219,7 @@ def _numbers(qkv: str, tiles: Tiles) -> ConstantGroup:
             f"{smallest}f",
             f"2^{SMALLEST_FACTOR_LOG2}: stands in for a factor of 0",
         ),
+        *_lse_number(lse),
         *(_lazy_numbers(tiles) if tiles.lazy_softmax else []),
         *(
             [
@@ -231,3 +245,13 @@ def _lazy_numbers(tiles: Tiles) -> list[tuple[str, str, object, str]]:
         ("float", "kLazySumGoal", f"{LAZY_SUM_GOAL}.0f", "what an exact step brings that sum down to"),
         ("u32", "kLiftSteps", tiles.lift_steps, "halvings that bring it there whatever the scores are"),
     ]
+
+
+def _lse_number(lse: str) -> list[tuple[str, str, object, str]]:
+    if lse == "none":
+        return []
+    factor = math.log(2.0) if lse == "natural" else 1.0
+    meaning = (
+        "ln 2: the LSE is a natural logarithm" if lse == "natural" else "the LSE is a logarithm to base 2"
+    )
+    return [("float", "kLsePerLog2", f"{_as_f32(factor).hex()}f", meaning)]

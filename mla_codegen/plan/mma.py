@@ -23,6 +23,26 @@ class _Family:
     comment: str
 
 
+def _families(kind: str) -> dict[str, _Family]:
+    """The wrappers for one 16-bit type."""
+    return {
+        f"wgmma_{kind}_ss": _Family(
+            kind=kind,
+            k=16,
+            a_parameters=_A_DESCRIPTOR,
+            transpose="0, 0",
+            comment=f"A (64 x 16) and B (N x 16) {kind} in shared memory, K-major",
+        ),
+        f"wgmma_{kind}_rs_mn": _Family(
+            kind=kind,
+            k=16,
+            a_parameters=_A_REGISTERS,
+            transpose="1",
+            comment=f"A (64 x 16) {kind} in registers, B (16 x N) in shared memory, MN-major",
+        ),
+    }
+
+
 _FAMILIES = {
     "wgmma_e4m3_ss": _Family(
         kind="e4m3",
@@ -38,28 +58,15 @@ _FAMILIES = {
         transpose=None,
         comment="A (64 x 32) e4m3 in registers, B (N x 32) in shared memory, K-major",
     ),
-    "wgmma_bf16_ss": _Family(
-        kind="bf16",
-        k=16,
-        a_parameters=_A_DESCRIPTOR,
-        transpose="0, 0",
-        comment="A (64 x 16) and B (N x 16) bf16 in shared memory, K-major",
-    ),
-    "wgmma_bf16_rs_mn": _Family(
-        kind="bf16",
-        k=16,
-        a_parameters=_A_REGISTERS,
-        transpose="1",
-        comment="A (64 x 16) bf16 in registers, B (16 x N) in shared memory, MN-major",
-    ),
+    **_families("bf16"),
+    **_families("f16"),
 }
 
 
 def mma_names(tiles: Tiles) -> MmaNames:
-    """The wrappers of the three products: e4m3 or bf16 for nope and V, bf16 for rope."""
-    if tiles.transposes_v:
-        return MmaNames(qk_nope="wgmma_e4m3_ss", qk_rope="wgmma_bf16_ss", pv="wgmma_e4m3_rs")
-    return MmaNames(qk_nope="wgmma_bf16_ss", qk_rope="wgmma_bf16_ss", pv="wgmma_bf16_rs_mn")
+    """The wrappers of the three products: nope and V in their type, rope in its own."""
+    pv = "wgmma_e4m3_rs" if tiles.transposes_v else f"wgmma_{tiles.qkv}_rs_mn"
+    return MmaNames(qk_nope=f"wgmma_{tiles.qkv}_ss", qk_rope=f"wgmma_{tiles.rope}_ss", pv=pv)
 
 
 def mma_atoms(tiles: Tiles) -> tuple[MmaAtom, ...]:

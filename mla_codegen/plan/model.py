@@ -218,6 +218,19 @@ class VLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeadNames:
+    """Expressions for what belongs to the head of a CTA: the head of K_nope and V, and its first scales.
+
+    ``scale_arrivals`` are the barriers on which the load warp arrives a second time.
+    """
+
+    kv_head: str
+    q_scales: str
+    k_scales: str
+    scale_arrivals: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TensorMap:
     """A tensor map and the box that one issue copies; dimensions innermost first.
 
@@ -252,11 +265,16 @@ class Argument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParamField:
-    """A member of the kernel's by-value ``Params`` struct, in C layout."""
+    """A member of the kernel's by-value ``Params`` struct, in C layout.
+
+    ``axis`` is for strides, named ``<argument>_token_stride`` and ``<argument>_head_stride``: the axis of the
+    argument that they belong to; None where it has no such axis, which makes the stride 0.
+    """
 
     ctype: str
     name: str
     comment: str
+    axis: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,12 +308,21 @@ class Partials:
 class Features:
     """Yes-or-no questions that templates may ask around whole statements."""
 
-    has_scales: bool
+    carries_scales: bool
+    scales_rows: bool
+    scales_columns: bool
+    q_scale_per_head: bool
+    k_scale_per_head: bool
+    folds_k_scale: bool
+    scales_output: bool
+    groups_heads: bool
     transposes_v: bool
     clears_v_tail: bool
     mixed_qk: bool
     lazy_softmax: bool
     flushes_output: bool
+    f32_output: bool
+    writes_lse: bool
     causal: bool
     debug: bool
 
@@ -320,7 +347,10 @@ class Variant:
     roles: tuple[Role, ...]
     mma: MmaNames
     v_load: VLoad
+    heads: HeadNames
     p_rounding: PRounding
+    p_conversion: str
+    out_conversion: str
     v_transposed_chunks: tuple[VTransposedChunk, ...]
     tensor_maps: tuple[TensorMap, ...]
     params: tuple[ParamField, ...]

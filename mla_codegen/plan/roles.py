@@ -104,7 +104,7 @@ def plan_roles(tiles: Tiles, registers: Registers) -> tuple[Role, ...]:
     idle = () if tiles.transposes_v else (_idle(registers),)
     v_ring = "v_raw" if tiles.transposes_v else "v"
     tail = "" if tiles.transposes_v else "v_tail_cleared, "
-    scales = "; the warp carries the scales" if tiles.has_scales else ""
+    scales = "; the warp carries the scales" if tiles.scales_rows or tiles.scales_columns else ""
     return (
         Role(
             name="load",

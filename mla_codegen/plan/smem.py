@@ -42,11 +42,11 @@ class _Wanted:
     live: str
 
 
-def plan_smem(tiles: Tiles, *, mbarriers: int, has_scales: bool, limit_bytes: int) -> Smem:
+def plan_smem(tiles: Tiles, *, mbarriers: int, limit_bytes: int) -> Smem:
     """The map for these tiles, whether or not it fits; see :func:`smem_faults`."""
     fields: list[SmemField] = []
     offset = 0
-    for want in _wanted(tiles, mbarriers, has_scales):
+    for want in _wanted(tiles, mbarriers):
         offset = -(-offset // want.align_bytes) * want.align_bytes
         size = want.count * want.element_bytes
         fields.append(
@@ -64,7 +64,7 @@ def plan_smem(tiles: Tiles, *, mbarriers: int, has_scales: bool, limit_bytes: in
         offset += size
     return Smem(
         fields=tuple(fields),
-        constants=_seed_constants(tiles, has_scales),
+        constants=_seed_constants(tiles),
         last_field=fields[-1].name,
         used_bytes=offset,
         sizeof_bytes=-(-offset // TILE_ALIGN_BYTES) * TILE_ALIGN_BYTES,
@@ -78,9 +78,7 @@ def fits(smem: Smem) -> bool:
     return smem.sizeof_bytes <= smem.limit_bytes
 
 
-def smem_faults(
-    smem: Smem, tiles: Tiles, *, arch: str, has_scales: bool, asked: tuple[str, ...]
-) -> tuple[Diagnostic, ...]:
+def smem_faults(smem: Smem, tiles: Tiles, *, arch: str, asked: tuple[str, ...]) -> tuple[Diagnostic, ...]:
     """A diagnostic with the terms of the sum where the map does not fit.
 
     ``asked`` are the fields that the user set, and ``tiles`` what remains once ``auto`` has given way as far
@@ -88,7 +86,7 @@ def smem_faults(
     """
     if fits(smem):
         return ()
-    ways = _ways_to_less(smem, tiles, has_scales, asked)
+    ways = _ways_to_less(smem, tiles, asked)
     located = [field for field, _ in ways if field in asked] or list(asked)
     fields = filter(None, (", ".join(asked[:-1]), *asked[-1:]))
     to_auto = f"leave {' and '.join(fields)} to auto"
@@ -130,14 +128,12 @@ def _sizes(tiles: Tiles) -> str:
     )
 
 
-def _ways_to_less(
-    smem: Smem, tiles: Tiles, has_scales: bool, asked: tuple[str, ...]
-) -> list[tuple[str, str]]:
+def _ways_to_less(smem: Smem, tiles: Tiles, asked: tuple[str, ...]) -> list[tuple[str, str]]:
     """Fields that the user set, with the change of each that is enough by itself; the largest that fits."""
 
     def fit(changed: Tiles) -> bool:
         bars, limit = num_mbars(changed), smem.limit_bytes
-        return fits(plan_smem(changed, mbarriers=bars, has_scales=has_scales, limit_bytes=limit))
+        return fits(plan_smem(changed, mbarriers=bars, limit_bytes=limit))
 
     ways = []
     for field, attribute in _SHRINKABLE:
@@ -155,11 +151,10 @@ def _ways_to_less(
     return ways
 
 
-def _wanted(tiles: Tiles, mbarriers: int, has_scales: bool) -> list[_Wanted]:
+def _wanted(tiles: Tiles, mbarriers: int) -> list[_Wanted]:
     """The fields in their order: tiles first, since they are aligned the widest."""
     wanted = [*_qk_fields(tiles), *_v_fields(tiles)]
-    if has_scales:
-        wanted += _scale_fields(tiles)
+    wanted += _scale_fields(tiles)
     if tiles.flush_blocks:
         wanted.append(
             _Wanted(
@@ -225,29 +220,6 @@ def _v_fields(tiles: Tiles) -> list[_Wanted]:
     return [ring, raw]
 
 
-def _scale_fields(tiles: Tiles) -> list[_Wanted]:
-    return [
-        _Wanted(
-            name="q_scale_smem",
-            element="float",
-            element_bytes=_F32,
-            count=tiles.block_m,
-            align_bytes=SCALE_ALIGN_BYTES,
-            content="Scales of the query rows.",
-            live="from q_full to the first block",
-        ),
-        _Wanted(
-            name="k_scale_smem",
-            element="float",
-            element_bytes=_F32,
-            count=tiles.block_n * tiles.k_stages,
-            align_bytes=SCALE_ALIGN_BYTES,
-            content="Scales of the keys, one buffer per stage of the K ring; full and empty with it.",
-            live="per stage from k_full to k_empty, signalled after they were read",
-        ),
-    ]
-
-
 def _tile_field(name: str, size_bytes: int, *, content: str, live: str) -> _Wanted:
     return _Wanted(
         name=name,
@@ -260,12 +232,41 @@ def _tile_field(name: str, size_bytes: int, *, content: str, live: str) -> _Want
     )
 
 
+def _scale_fields(tiles: Tiles) -> list[_Wanted]:
+    fields = []
+    if tiles.scales_rows:
+        fields.append(
+            _Wanted(
+                name="q_scale_smem",
+                element="float",
+                element_bytes=_F32,
+                count=tiles.block_m,
+                align_bytes=SCALE_ALIGN_BYTES,
+                content="Scales of the query rows.",
+                live="from q_full to the first block",
+            )
+        )
+    if tiles.scales_columns:
+        fields.append(
+            _Wanted(
+                name="k_scale_smem",
+                element="float",
+                element_bytes=_F32,
+                count=tiles.block_n * tiles.k_stages,
+                align_bytes=SCALE_ALIGN_BYTES,
+                content="Scales of the keys, one buffer per stage of the K ring; full and empty with it.",
+                live="per stage from k_full to k_empty, signalled after they were read",
+            )
+        )
+    return fields
+
+
 def k_scale_stride_bytes(tiles: Tiles) -> int:
     """Bytes from one stage of the key scales to the next."""
     return tiles.block_n * _F32
 
 
-def _seed_constants(tiles: Tiles, has_scales: bool) -> tuple[SeedConstant, ...]:
+def _seed_constants(tiles: Tiles) -> tuple[SeedConstant, ...]:
     q_nope = tiles.block_m * tiles.nope_depth * tiles.qkv_bytes
     q_rope = tiles.block_m * tiles.rope_depth * tiles.rope_bytes
     k_nope = tiles.block_n * tiles.nope_depth * tiles.qkv_bytes * tiles.k_stages
@@ -279,10 +280,8 @@ def _seed_constants(tiles: Tiles, has_scales: bool) -> tuple[SeedConstant, ...]:
         ("kv_rope_bytes", k_rope, "BN * rope_depth * sizeof(rope) * num_kv_stages"),
         ("kv_bytes", k_nope + k_rope, "kv_nope_bytes + kv_rope_bytes"),
     ]
-    if has_scales:
-        k_scale = k_scale_stride_bytes(tiles)
-        rows += [
-            ("q_scale_bytes", tiles.block_m * _F32, "BM * sizeof(f32)"),
-            ("k_scale_bytes", k_scale, "BN * sizeof(f32) per stage"),
-        ]
+    if tiles.scales_rows:
+        rows.append(("q_scale_bytes", tiles.block_m * _F32, "BM * sizeof(f32)"))
+    if tiles.scales_columns:
+        rows.append(("k_scale_bytes", k_scale_stride_bytes(tiles), "BN * sizeof(f32) per stage"))
     return tuple(SeedConstant(name=name, value=value, comment=comment) for name, value, comment in rows)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mla_codegen.spec import Spec
 
 ARCHES = ("sm_90a",)
-QKV = ("e4m3", "bf16")
+QKV = ("e4m3", "bf16", "f16")
 DIMS = {"nope": 128, "rope": 64, "v": 128}
 
 
@@ -26,8 +26,6 @@ def _faults(spec: Spec) -> Iterator[Diagnostic]:
     yield from _dtype_faults(spec)
     for name, allowed in DIMS.items():
         yield from _must_be(f"dims.{name}", getattr(spec.dims, name), allowed)
-    yield from _must_be("heads.group", spec.heads.group, 1)
-    yield from _must_be("heads.q", spec.heads.q, "any")
     mask = spec.mask if isinstance(spec.mask, str) else spec.mask.model_dump(mode="json")
     yield from _must_be("mask", mask, "full", "causal")
     yield from _layout_faults(spec)
@@ -40,13 +38,10 @@ def _dtype_faults(spec: Spec) -> Iterator[Diagnostic]:
     if dtypes.qkv not in QKV:
         return  # what the other types and the scales may be depends on it
     yield from _must_be("dtypes.p", dtypes.p, "auto", dtypes.qkv)
-    yield from _must_be("dtypes.rope_gmem", dtypes.rope_gmem, "bf16")
-    yield from _must_be("dtypes.rope_mma", dtypes.rope_mma, "bf16")
-    yield from _must_be("dtypes.out", dtypes.out, "bf16", "f32")
+    yield from _must_be("dtypes.rope_gmem", dtypes.rope_gmem, "bf16", "f16")
+    yield from _must_be("dtypes.rope_mma", dtypes.rope_mma, "bf16", "f16")
     if dtypes.qkv == "e4m3":
-        yield from _must_be("scales.q", scales.q, "token", when="with dtypes.qkv e4m3")
-        yield from _must_be("scales.k", scales.k, "token", when="with dtypes.qkv e4m3")
-        yield from _must_be("scales.v", scales.v, "none")
+        yield from _must_be("scales.v", scales.v, "none", "tensor", "head")
         if scales.rope is not None:
             yield from _must_be("scales.rope", scales.rope, "prescaled")
     yield from _must_be("scales.rope_k", scales.rope_k, "none")
@@ -60,7 +55,6 @@ def _layout_faults(spec: Spec) -> Iterator[Diagnostic]:
     yield from _must_be("layout.kv", kv, "ragged")
     yield from _must_be("layout.rope", rope, None)
     yield from _must_be("layout.v", layout.v, "rows")
-    yield from _must_be("softmax.lse", softmax.lse, "none")
     if spec.dtypes.qkv != "e4m3":
         yield from _must_be("softmax.variant", softmax.variant, "auto", "online", when="with 16-bit qkv")
     yield from _must_be("softmax.sink", softmax.sink, False)

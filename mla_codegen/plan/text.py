@@ -62,9 +62,9 @@ def barrier_table(mbarriers: tuple[Mbarrier, ...], named: tuple[NamedBarrier, ..
 
 def formula(spec: Spec, tiles: Tiles) -> tuple[str, ...]:
     """What the kernel computes."""
-    scaled = spec.scales.q != "none"
     product = "q_nope[i].k_nope[j] + q_rope[i].k_rope[j]"
-    score = f"s[i,j] = ({product}) * q_scale[i] * k_scale[j]" if scaled else f"s[i,j] = {product}"
+    factors = "".join(f" * {name}" for name in _scale_names(spec))
+    score = f"s[i,j] = ({product}){factors}" if factors else f"s[i,j] = {product}"
     mask = "j <= i + kv_len - q_len, else hidden" if spec.mask == "causal" else "every key is visible"
     p_type = spec.dtypes.qkv
     lift = f" after multiplication by up to 2^{tiles.lift_log2:g}" if p_type == "e4m3" else ""
@@ -74,6 +74,13 @@ def formula(spec: Spec, tiles: Tiles) -> tuple[str, ...]:
         "o[i,:] = sum_j softmax(z[i,:])[j] * v[j,:];  a row that sees no key is 0",
         f"P, the numerators of softmax, is rounded to {p_type}{lift}",
     )
+
+
+def _scale_names(spec: Spec) -> list[str]:
+    """Scales of a score, with what they depend on."""
+    index = {"tensor": "", "head": "[h]", "token": "[{0}]", "token_head": "[{0},h]"}
+    forms = (("q_scale", spec.scales.q, "i"), ("k_scale", spec.scales.k, "j"))
+    return [name + index[form].format(token) for name, form, token in forms if form != "none"]
 
 
 def schedule(tiles: Tiles) -> tuple[str, ...]:

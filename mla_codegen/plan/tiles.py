@@ -55,16 +55,42 @@ class Tiles:
     nope_depth: int
     rope_depth: int
     ov_depth: int
+    qkv: str
+    rope: str
+    out: str
+    group: int
     qkv_bytes: int
     rope_bytes: int
     out_bytes: int
     transposes_v: bool
-    has_scales: bool
+    q_scale: str
+    k_scale: str
+    v_scale: str
     lazy_softmax: bool
     asked_flush_blocks: int | None
     k_stages: int
     v_stages: int
     v_raw_stages: int
+
+    @property
+    def scales_rows(self) -> bool:
+        """q_scale goes into each row's factor."""
+        return self.q_scale != "none"
+
+    @property
+    def scales_columns(self) -> bool:
+        """Each key has a scale of its own: S is multiplied column by column."""
+        return self.k_scale in ("token", "token_head")
+
+    @property
+    def folds_k_scale(self) -> bool:
+        """One k_scale for all keys of a head: it goes into each row's factor."""
+        return self.k_scale in ("tensor", "head")
+
+    @property
+    def scales_output(self) -> bool:
+        """One v_scale for all keys of a head: O is multiplied by it at the end."""
+        return self.v_scale in ("tensor", "head")
 
     @property
     def qkv_chunk_elems(self) -> int:
@@ -153,11 +179,17 @@ def resolve_tiles(spec: Spec) -> tuple[Tiles, tuple[Diagnostic, ...]]:
         nope_depth=spec.dims.nope,
         rope_depth=spec.dims.rope,
         ov_depth=spec.dims.v,
+        qkv=spec.dtypes.qkv,
+        rope=spec.dtypes.rope_mma,
+        out=spec.dtypes.out,
+        group=spec.heads.group,
         qkv_bytes=DTYPES[spec.dtypes.qkv].bytes,
         rope_bytes=DTYPES[spec.dtypes.rope_mma].bytes,
         out_bytes=DTYPES[spec.dtypes.out].bytes,
         transposes_v=fp8,
-        has_scales=spec.scales.q != "none",
+        q_scale=spec.scales.q,
+        k_scale=spec.scales.k,
+        v_scale=spec.scales.v,
         lazy_softmax=fp8 and spec.softmax.variant != "online",
         asked_flush_blocks=_asked(spec.accumulation.flush_blocks),
         k_stages=1,

@@ -13,7 +13,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mla_codegen.plan.model import TensorMap, Variant
+from mla_codegen.plan.model import ParamField, TensorMap, Variant
 from mla_codegen.runtime.arrays import ArrayForm
 from mla_codegen.runtime.driver import Driver
 from mla_codegen.runtime.packing import ParamsLayout
@@ -100,7 +100,7 @@ class ArgumentBlock:
         self._storage = ctypes.create_string_buffer(size_bytes + TENSOR_MAP_ALIGN_BYTES)
         start = -(-ctypes.addressof(self._storage) // TENSOR_MAP_ALIGN_BYTES) * TENSOR_MAP_ALIGN_BYTES
         places = [start + TENSOR_MAP_BYTES * index for index in range(len(tensor_maps) + 1)]
-        values = {name: param_value(name, form) for name in layout.offsets}
+        values = {field.name: param_value(field, form) for field in form.variant.params}
         ctypes.memmove(places[-1], layout.pack(values), layout.size_bytes)
         self._words = (ctypes.c_uint64 * (layout.size_bytes // _WORD_BYTES)).from_address(places[-1])
         self._word_sources = [
@@ -153,17 +153,16 @@ def query_tiles(variant: Variant, problem: Problem) -> int:
     return -(-problem.max_seqlen_q // variant.launch.block_m)
 
 
-def param_value(name: str, form: LaunchForm) -> int | float:
+def param_value(field: ParamField, form: LaunchForm) -> int | float:
     """The value of one member of Params, 0 for an address; KeyError where it is not known here."""
-    forms, problem = form.forms, form.problem
+    forms, problem, name = form.forms, form.problem, field.name
     if name in forms:
         return 0
     if name.endswith("_head_step"):
         return head_step(forms[name.removesuffix("_head_step")])
-    if name.endswith("_token_stride"):
-        return _element_stride(forms[name.removesuffix("_token_stride")], 0)
-    if name.endswith("_head_stride"):
-        return _element_stride(forms[name.removesuffix("_head_stride")], 1)
+    if name.endswith("_stride"):
+        argument = name.removesuffix("_token_stride").removesuffix("_head_stride")
+        return 0 if field.axis is None else _element_stride(forms[argument], field.axis)
     if name == "scale_log2":
         return problem.softmax_scale * math.log2(math.e)
     tiles = query_tiles(form.variant, problem)
