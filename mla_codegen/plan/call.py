@@ -20,6 +20,15 @@ _SCALE_AXES = {
 """Axes of a scale by its form."""
 
 
+_PER = {
+    "none": "",
+    "tensor": ", one for all",
+    "head": ", per head",
+    "token": ", per token",
+    "token_head": ", per token and head",
+}
+
+
 def plan_arguments(spec: Spec) -> tuple[Argument, ...]:
     """Every tensor of the call, in the order of the call; all are required."""
     qkv, rope = spec.dtypes.qkv, spec.dtypes.rope_gmem
@@ -59,22 +68,20 @@ def plan_arguments(spec: Spec) -> tuple[Argument, ...]:
 
 
 def _scales(spec: Spec) -> list[tuple[str, str, tuple[str, ...], str]]:
+    """Name, form, axes and meaning of each scale."""
     scales = spec.scales
-    both = " and {0}_rope" if scales.rope == "prescaled" else ""
+    if scales.rope == "prescaled":
+        q, k = "q_nope and q_rope are", "k_nope and k_rope are"
+    else:
+        q, k = "q_nope is", "k_nope is"
+    rows = (
+        ("q_scale", scales.q, "total_q", "heads", q),
+        ("k_scale", scales.k, "total_k", "kv_heads", k),
+        ("v_scale", scales.v, "total_k", "kv_heads", "v is"),
+    )
     return [
-        (
-            "q_scale",
-            scales.q,
-            _axes(scales.q, "total_q", "heads"),
-            "what q_nope" + both.format("q") + " is multiplied by",
-        ),
-        (
-            "k_scale",
-            scales.k,
-            _axes(scales.k, "total_k", "kv_heads"),
-            "what k_nope" + both.format("k") + " is multiplied by",
-        ),
-        ("v_scale", scales.v, _axes(scales.v, "total_k", "kv_heads"), "what v is multiplied by"),
+        (name, form, _axes(form, tokens, heads), f"what {scaled} multiplied by{_PER[form]}")
+        for name, form, tokens, heads, scaled in rows
     ]
 
 

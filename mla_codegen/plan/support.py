@@ -42,6 +42,8 @@ def _dtype_faults(spec: Spec) -> Iterator[Diagnostic]:
     yield from _must_be("dtypes.rope_mma", dtypes.rope_mma, "bf16", "f16")
     if dtypes.qkv == "e4m3":
         yield from _must_be("scales.v", scales.v, "none", "tensor", "head")
+        # A k_rope that all heads share cannot be divided by a scale of each head, so these forms need raw.
+        yield from _must_be("scales.k", scales.k, "none", "tensor", "token")
         if scales.rope is not None:
             yield from _must_be("scales.rope", scales.rope, "prescaled")
     yield from _must_be("scales.rope_k", scales.rope_k, "none")
@@ -84,13 +86,17 @@ def _must_be(field: str, found: object, *allowed: object, when: str | None = Non
         return
     condition = f" {when}" if when else ""
     values = [_yaml(value) for value in allowed]
-    kernels = f"kernels{condition} for {' and '.join(values)}"
+    kernels = f"kernels{condition} for {_listed(values, 'and')}"
     yield Diagnostic(
         code="unsupported",
         field=field,
         message=f"{field} is {_yaml(found)}, this version makes {kernels}",
-        help=f"set {field}: {' or '.join(values)}",
+        help=f"set {field}: {_listed(values, 'or')}",
     )
+
+
+def _listed(values: list[str], word: str) -> str:
+    return f" {word} ".join([", ".join(values[:-1]), values[-1]] if len(values) > 1 else values)
 
 
 def _yaml(value: object) -> str:

@@ -37,9 +37,9 @@ SEQUENCES = {"cu_seqlens_q": [0, 30, 70], "cu_seqlens_k": [0, 50, 90]}
 _TENSORS = (
     ("q_nope", "e4m3", ("total_q", "heads", "128"), "tensor"),
     ("q_rope", "bf16", ("total_q", "heads", "64"), "tensor"),
-    ("k_nope", "e4m3", ("total_k", "heads", "128"), "tensor"),
+    ("k_nope", "e4m3", ("total_k", "kv_heads", "128"), "tensor"),
     ("k_rope", "bf16", ("total_k", "1", "64"), "tensor"),
-    ("v", "e4m3", ("total_k", "heads", "128"), "tensor"),
+    ("v", "e4m3", ("total_k", "kv_heads", "128"), "tensor"),
     ("q_scale", "f32", ("total_q",), "scale"),
     ("k_scale", "f32", ("total_k",), "scale"),
     ("cu_seqlens_q", "i32", ("batch + 1",), "lengths"),
@@ -65,6 +65,13 @@ _PARAMS = (
     ("i64", "k_scale_token_stride"),
     ("float", "scale_log2"),
 )
+_STRIDE_AXES = {
+    "out_token_stride": 0,
+    "out_head_stride": 1,
+    "q_scale_token_stride": 0,
+    "k_scale_token_stride": 0,
+}
+"""The axis that a stride of Params goes along."""
 
 
 def blank(cls: type, given: Mapping[str, Any]) -> Any:
@@ -119,7 +126,7 @@ def _variant(*, scaled: bool, debug: bool) -> Variant:
         Variant,
         {
             "entry": "tiny",
-            "features": blank(Features, {"debug": debug, "has_scales": scaled}),
+            "features": blank(Features, {"debug": debug, "carries_scales": scaled}),
             "smem": blank(Smem, smem),
             "mbarriers": tuple(
                 blank(Mbarrier, {"name": name, "stages": stages, "first_index": first})
@@ -132,7 +139,7 @@ def _variant(*, scaled: bool, debug: bool) -> Variant:
             ),
             "tensor_maps": tuple(_maps()),
             "params": tuple(
-                ParamField(ctype=ctype, name=name, comment="")
+                ParamField(ctype=ctype, name=name, comment="", axis=_STRIDE_AXES.get(name))
                 for ctype, name in _PARAMS
                 if scaled or not name.startswith(("q_scale", "k_scale"))
             ),

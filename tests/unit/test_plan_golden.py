@@ -462,7 +462,13 @@ def test_bf16_has_no_transposed_v(name: str) -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_features_are_those_of_the_spec(name: str) -> None:
     features, fp8 = variant(name).features, name in FP8
-    assert features.has_scales is fp8
+    assert features.carries_scales is fp8
+    assert (features.scales_rows, features.scales_columns) == (fp8, fp8)  # a scale per token of q and k
+    assert (features.q_scale_per_head, features.k_scale_per_head) == (False, False)
+    assert (features.folds_k_scale, features.scales_output) == (False, False)
+    assert features.groups_heads is False
+    assert features.writes_lse is False
+    assert features.f32_output is ("full" in name)
     assert features.transposes_v is fp8
     assert features.mixed_qk is fp8
     assert features.clears_v_tail is not fp8
