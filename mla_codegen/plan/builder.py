@@ -10,6 +10,7 @@ from mla_codegen import digest
 from mla_codegen.arch import ARCHS, ArchLimits
 from mla_codegen.errors import Diagnostic, PlanError
 from mla_codegen.plan import barriers, call, checks, constants, mma, roles, smem, text, tma
+from mla_codegen.plan.choices import tile_choices
 from mla_codegen.plan.model import (
     PLAN_SCHEMA,
     Choice,
@@ -24,8 +25,9 @@ from mla_codegen.plan.model import (
     VLoad,
 )
 from mla_codegen.plan.support import ARCHES, unsupported
-from mla_codegen.plan.tiles import E4M3_LARGEST, LAZY_SUM_GOAL, Tiles, resolve_tiles, smaller, tile_choices
+from mla_codegen.plan.tiles import E4M3_LARGEST, LAZY_SUM_GOAL, Tiles, resolve_tiles, smaller
 from mla_codegen.plan.v_chunks import v_transposed_chunks
+from mla_codegen.plan.validation import validated
 
 if TYPE_CHECKING:
     from mla_codegen.spec import Spec
@@ -153,7 +155,7 @@ def _plan(spec: Spec, tiles: Tiles, variant: Variant, choices: tuple[Choice, ...
         template=_TEMPLATE,
         spec_digest=digest.short(mapping),
         spec=mapping,
-        validated=("ptxas", "emulator", "hardware"),
+        validated=validated(spec),
         formula=text.formula(spec, tiles),
         choices=choices,
         arch_guard="defined(__CUDA_ARCH_FEAT_SM90_ALL)",

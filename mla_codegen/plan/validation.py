@@ -1,0 +1,29 @@
+"""What the kernels of a spec have been validated by: ``validated`` in plan.json."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mla_codegen.spec import Spec
+
+_EVERYWHERE = ("ptxas", "emulator")
+_HARDWARE_SCALES = {"e4m3": ("token", "token", "none", "prescaled"), "bf16": ("none", "none", "none", None)}
+"""Scales of q, k and v and the convention of rope that have been run on a GPU, by the type of qkv."""
+
+
+def validated(spec: Spec) -> tuple[str, ...]:
+    """ptxas and the emulator for every plan; hardware where kernels of the same features ran on a GPU."""
+    return (*_EVERYWHERE, "hardware") if _ran_on_hardware(spec) else _EVERYWHERE
+
+
+def _ran_on_hardware(spec: Spec) -> bool:
+    dtypes, scales = spec.dtypes, spec.scales
+    return (
+        spec.arch == "sm_90a"
+        and (dtypes.rope_gmem, dtypes.rope_mma) == ("bf16", "bf16")
+        and dtypes.out in ("bf16", "f32")
+        and (scales.q, scales.k, scales.v, scales.rope) == _HARDWARE_SCALES.get(dtypes.qkv)
+        and (spec.heads.q, spec.heads.group) == ("any", 1)
+        and spec.softmax.lse == "none"
+    )
