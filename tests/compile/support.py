@@ -12,10 +12,13 @@ from pathlib import Path
 
 from mla_codegen.build import plan_files
 from mla_codegen.errors import CompileError
-from mla_codegen.plan.model import Plan
+from mla_codegen.plan.model import Plan, Variant
 from mla_codegen.render import render
 from mla_codegen.resources import specs_folder
+from mla_codegen.runtime.cubin import check_against_plan
+from mla_codegen.runtime.elf import read_cubin
 from mla_codegen.runtime.nvrtc import CompileResult, compile_source, find_nvrtc
+from mla_codegen.runtime.packing import params_layout
 
 SPECS = {path.stem: path for path in sorted(specs_folder().glob("*.yaml"))}
 _OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/ +(?:@!?U?P\w+ +)?([A-Z][A-Z0-9_.]*)")
@@ -74,3 +77,16 @@ def opcodes(cubin: Path, cuobjdump: Path) -> Counter[str]:
     )
     assert done.returncode == 0, done.stderr
     return Counter(_OPCODE.findall(done.stdout))
+
+
+def assert_as_planned(variant: Variant, result: CompileResult) -> None:
+    """Figures and cubin against the plan, number by number."""
+    figures, launch = result.entry(variant.entry), variant.launch
+    assert (figures.spill_store_bytes, figures.spill_load_bytes, figures.stack_bytes) == (0, 0, 0)
+    assert (figures.registers, figures.barriers) == (launch.launch_registers, launch.reported_barriers)
+    assert figures.static_smem_bytes == 0
+    entry = read_cubin(result.cubin)[variant.entry]
+    assert (entry.sm, entry.registers, entry.frame_bytes) == (90, launch.launch_registers, 0)
+    sizes = [128] * len(variant.tensor_maps) + [params_layout(variant.params).size_bytes]
+    assert [parameter.size for parameter in entry.parameters] == sizes
+    assert check_against_plan(variant, result) == ()

@@ -13,9 +13,9 @@ from mla_codegen.runtime.compiler_log import judge_log, parse_log
 from mla_codegen.runtime.cubin import check_against_plan
 from mla_codegen.runtime.elf import read_cubin
 from mla_codegen.runtime.nvrtc import CompileResult, compile_options
-from mla_codegen.runtime.packing import params_layout
 from tests.compile.support import (
     SPECS,
+    assert_as_planned,
     compile_errors,
     compiled,
     nvcc,
@@ -29,19 +29,6 @@ pytestmark = [
     pytest.mark.skipif(nvrtc_missing() is not None, reason=f"needs NVRTC: {nvrtc_missing()}"),
     pytest.mark.parametrize("name", SPECS),
 ]
-
-
-def assert_as_planned(variant: Variant, result: CompileResult) -> None:
-    """Figures and cubin against the plan, number by number."""
-    figures, launch = result.entry(variant.entry), variant.launch
-    assert (figures.spill_store_bytes, figures.spill_load_bytes, figures.stack_bytes) == (0, 0, 0)
-    assert (figures.registers, figures.barriers) == (launch.launch_registers, launch.reported_barriers)
-    assert figures.static_smem_bytes == 0
-    entry = read_cubin(result.cubin)[variant.entry]
-    assert (entry.sm, entry.registers, entry.frame_bytes) == (90, launch.launch_registers, 0)
-    sizes = [128] * len(variant.tensor_maps) + [params_layout(variant.params).size_bytes]
-    assert [parameter.size for parameter in entry.parameters] == sizes
-    assert check_against_plan(variant, result) == ()
 
 
 def test_it_compiles_as_planned(name: str) -> None:
