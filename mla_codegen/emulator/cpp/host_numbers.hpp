@@ -62,7 +62,10 @@ inline float min_f32(float a, float b, int line = __builtin_LINE()) {
   if (emulator::is_poison(a) || emulator::is_poison(b)) emulator::poison_used("min", line);
   return __builtin_fminf(a, b);
 }
-inline float lg2(float x) { return __builtin_log2f(x); }
+inline float lg2(float x) {
+  // Flush-to-zero: a subnormal number counts as 0 of its sign.
+  return __builtin_log2f(__builtin_fabsf(x) < 0x1p-126f ? 0.0f : x);
+}
 inline float rcp(float x) { return 1.0f / x; }
 inline float infinity_f32() { return emulator::float_of(0x7F800000u); }
 inline float nan_f32() { return std::numeric_limits<float>::quiet_NaN(); }
