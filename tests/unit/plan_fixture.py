@@ -410,6 +410,18 @@ class FakeDriver:
         return 0
 
 
+class StubBuild:
+    """A build that has a cubin and says so."""
+
+    cubin = b"cubin"
+
+    def find(self) -> StubBuild:
+        return self
+
+    def get(self) -> StubBuild:
+        return self
+
+
 class Launched:
     """A launch as the driver saw it, with copies of the kernel's arguments."""
 

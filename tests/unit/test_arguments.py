@@ -23,6 +23,7 @@ from tests.unit.plan_fixture import (
     DeviceArray,
     FakeDriver,
     FakeLibraries,
+    StubBuild,
     TorchTensor,
     good_arrays,
     make_plan,
@@ -30,18 +31,6 @@ from tests.unit.plan_fixture import (
 
 MESSAGES = Path(__file__).parent / "messages"
 Call = dict[str, Any]
-
-
-class StubBuild:
-    """A build that has a cubin and says so."""
-
-    cubin = b"cubin"
-
-    def find(self) -> StubBuild:
-        return self
-
-    def get(self) -> StubBuild:
-        return self
 
 
 def make_kernel(*, scaled: bool = True, driver: FakeDriver | None = None) -> tuple[Kernel, FakeDriver]:
