@@ -152,6 +152,39 @@ def test_the_log_sum_exp_is_stored_only_where_it_is_asked_for(name: str) -> None
     assert bool(re.search(r"\blse\b|\blg2\b|LSE", source)) == (name in WITH_LSE)
 
 
+def with_nan_behind(array: np.ndarray, tokens: int) -> np.ndarray:
+    """The array with more tokens, all NaN."""
+    return np.concatenate([array, np.full((tokens, *array.shape[1:]), np.nan, array.dtype)])
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_what_lies_behind_the_sequences_changes_no_bit(name: str) -> None:
+    """With sums in fp32: the model of the tensor core sums in fp32 what lies beside a NaN, and only that."""
+    arguments = arguments_of(name, (70, 3), (100, 5))
+    expected = kernel_of(name).run(**arguments, arithmetic="exact")
+    changed = dict(arguments)
+    per_token = ("k_nope", "k_rope", "v", *(["k_scale"] if form(name).scales.k == "token" else []))
+    for key in per_token:
+        changed[key] = with_nan_behind(arguments[key], 40)
+    report = kernel_of(name).run(**changed, arithmetic="exact", schedules=3)
+    assert not report.hazards
+    assert same_bits(report.out, expected.out)
+    assert report.lse is None or same_bits(report.lse, expected.lse)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_empty_sequences_change_no_bit(name: str) -> None:
+    arguments = arguments_of(name, (70, 3), (100, 5))
+    expected = kernel_of(name).run(**arguments)
+    changed = dict(arguments)
+    changed["cu_seqlens_q"] = np.array([0, 0, 70, 70, 73, 73], np.int32)
+    changed["cu_seqlens_k"] = np.array([0, 0, 100, 100, 105, 105], np.int32)
+    report = kernel_of(name).run(**changed, schedules=3)
+    assert not report.hazards
+    assert same_bits(report.out, expected.out)
+    assert report.lse is None or same_bits(report.lse, expected.lse)
+
+
 def strided_views(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The call with every scale as a view with gaps, NaN between its elements."""
     views = dict(arguments)
