@@ -89,7 +89,7 @@ def _asked(spec: Spec) -> tuple[str, ...]:
 
 
 def _variant(spec: Spec, tiles: Tiles, memory: Smem, registers: roles.Registers, *, debug: bool) -> Variant:
-    qkv, rope = spec.dtypes.qkv, spec.dtypes.rope_mma
+    qkv, rope, lse = spec.dtypes.qkv, spec.dtypes.rope_mma, spec.softmax.lse
     maps = tma.plan_tensor_maps(tiles, qkv=qkv, rope=rope)
     tx_bytes = tma.tx_bytes(maps)
     mbarriers = barriers.plan_mbarriers(tiles, tx_bytes)
@@ -104,12 +104,7 @@ def _variant(spec: Spec, tiles: Tiles, memory: Smem, registers: roles.Registers,
         features=features,
         partials=_partials(spec, tiles),
         constants=constants.plan_constants(
-            tiles,
-            lse=spec.softmax.lse,
-            registers=registers,
-            roles=role_list,
-            tx_bytes=tx_bytes,
-            chunks=chunks,
+            tiles, lse=lse, registers=registers, roles=role_list, tx_bytes=tx_bytes, chunks=chunks
         ),
         smem=memory,
         mbarriers=mbarriers,

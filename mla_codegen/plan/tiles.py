@@ -160,17 +160,8 @@ def resolve_tiles(spec: Spec) -> tuple[Tiles, tuple[Diagnostic, ...]]:
     faults: list[Diagnostic] = []
     consumers = _consumers(spec, fp8, faults)
     block_n = _block_n(spec, fp8, consumers, faults)
-    raw = spec.pipeline.v_raw_stages
-    if not fp8 and raw != "auto":
-        faults.append(
-            Diagnostic(
-                code="no-raw-v",
-                field="pipeline.v_raw_stages",
-                message=f"pipeline.v_raw_stages is {raw}, allowed with dtypes.qkv {spec.dtypes.qkv}: auto",
-                notes=("16-bit V is used as it lies in memory, so that there is no ring of raw V",),
-                help="leave pipeline.v_raw_stages out",
-            )
-        )
+    if not fp8 and spec.pipeline.v_raw_stages != "auto":
+        faults.append(_raw_v_fault(spec))
     tiles = Tiles(
         consumers=consumers,
         block_m=WGMMA_ROWS * consumers,
@@ -276,6 +267,17 @@ def _block_n(spec: Spec, fp8: bool, consumers: int, faults: list[Diagnostic]) ->
         faults.append(_tile_fault("block_n", asked, allowed, f"one wgmma step of P*V takes {step} keys"))
         return default
     return asked
+
+
+def _raw_v_fault(spec: Spec) -> Diagnostic:
+    raw, qkv = spec.pipeline.v_raw_stages, spec.dtypes.qkv
+    return Diagnostic(
+        code="no-raw-v",
+        field="pipeline.v_raw_stages",
+        message=f"pipeline.v_raw_stages is {raw}, allowed with dtypes.qkv {qkv}: auto",
+        notes=("16-bit V is used as it lies in memory, so that there is no ring of raw V",),
+        help="leave pipeline.v_raw_stages out",
+    )
 
 
 def _tile_fault(name: str, found: int, allowed: str, reason: str) -> Diagnostic:
