@@ -179,6 +179,7 @@ def _features(spec: Spec, tiles: Tiles, *, debug: bool) -> Features:
         mixed_qk=spec.dtypes.qkv != spec.dtypes.rope_mma,
         lazy_softmax=tiles.lazy_softmax,
         flushes_output=tiles.flush_blocks > 0,
+        flushes_between_blocks=tiles.flush_blocks > 0 and tiles.lazy_softmax,
         f32_output=tiles.out == "f32",
         writes_lse=spec.softmax.lse != "none",
         causal=spec.mask == "causal",

@@ -66,10 +66,16 @@ def _number_choices(spec: Spec, tiles: Tiles) -> tuple[Choice, ...]:
             Choice(
                 field="accumulation.flush_blocks",
                 value=str(tiles.flush_blocks),
-                rule=_rule(spec.accumulation.flush_blocks, f"{FLUSH_KEYS} keys: V with a mean within 2e-2"),
+                rule=_rule(spec.accumulation.flush_blocks, _flush_rule(tiles)),
             )
         )
     return tuple(choices)
+
+
+def _flush_rule(tiles: Tiles) -> str:
+    if tiles.lazy_softmax:
+        return f"{FLUSH_KEYS} keys: V with a mean within 2e-2"
+    return "where the online softmax rescales O"
 
 
 def _stage_choices(spec: Spec, tiles: Tiles) -> tuple[Choice, ...]:

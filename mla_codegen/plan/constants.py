@@ -222,8 +222,12 @@ def _numbers(lse: str, tiles: Tiles) -> ConstantGroup:
         *_lse_number(lse),
         *(_lazy_numbers(tiles) if tiles.lazy_softmax else []),
         *(
+            [("i32", "kFlushBlocks", tiles.flush_blocks, "KV blocks after which O goes to its master")]
+            if tiles.flush_blocks and tiles.lazy_softmax
+            else []
+        ),
+        *(
             [
-                ("i32", "kFlushBlocks", tiles.flush_blocks, "KV blocks after which O goes to its master"),
                 ("u32", "kMasterVectorBytes", MASTER_VECTOR_BYTES, "8 bf16 of O of one thread"),
                 ("u32", "kMasterVectorStride", stride, "bytes: 128 threads * kMasterVectorBytes"),
                 ("u32", "kMasterGroupBytes", 64 * tiles.ov_depth * 2, "bytes: 64 rows of O in bf16"),

@@ -321,6 +321,7 @@ class Features:
     mixed_qk: bool
     lazy_softmax: bool
     flushes_output: bool
+    flushes_between_blocks: bool
     f32_output: bool
     writes_lse: bool
     causal: bool

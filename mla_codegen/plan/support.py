@@ -65,6 +65,9 @@ def _layout_faults(spec: Spec) -> Iterator[Diagnostic]:
     if spec.dtypes.qkv != "e4m3":
         flush = spec.accumulation.flush_blocks
         yield from _must_be("accumulation.flush_blocks", flush, "auto", when="with 16-bit qkv")
+    elif softmax.variant == "online":
+        flush = spec.accumulation.flush_blocks
+        yield from _must_be("accumulation.flush_blocks", flush, "auto", when="with the online softmax")
 
 
 def _schedule_faults(spec: Spec) -> Iterator[Diagnostic]:

@@ -109,9 +109,8 @@ def schedule(tiles: Tiles) -> tuple[str, ...]:
         ]
     lines = list(_columns([head, *rows]))
     if tiles.flush_blocks:
-        lines.append(
-            f"Every {tiles.flush_blocks} blocks the consumers flush O to its master in shared memory."
-        )
+        when = f"Every {tiles.flush_blocks} blocks" if tiles.lazy_softmax else "In every unmasked block"
+        lines.append(f"{when} the consumers flush O to its master in shared memory.")
     lines += ["", *_turns(tiles)]
     return tuple(lines)
 

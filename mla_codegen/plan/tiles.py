@@ -122,6 +122,8 @@ class Tiles:
         """KV blocks after which O leaves the accumulator of the tensor core; 0: never."""
         if not self.transposes_v:
             return 0
+        if not self.lazy_softmax:
+            return 1  # the online softmax flushes O where it rescales it
         return self.asked_flush_blocks or FLUSH_KEYS // self.block_n
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +11,18 @@ if TYPE_CHECKING:
 _EVERYWHERE = ("ptxas", "emulator")
 _HARDWARE_SCALES = {"e4m3": ("token", "token", "none", "prescaled"), "bf16": ("none", "none", "none", None)}
 """Scales of q, k and v and the convention of rope that have been run on a GPU, by the type of qkv."""
+
+_TUNED = (
+    "tile.block_m",
+    "tile.block_n",
+    "pipeline.kv_stages",
+    "pipeline.v_stages",
+    "pipeline.v_raw_stages",
+    "schedule.consumers",
+    "softmax.variant",
+    "accumulation.flush_blocks",
+)
+"""Fields of which only what auto chooses has been run on a GPU."""
 
 
 def validated(spec: Spec) -> tuple[str, ...]:
@@ -26,4 +39,5 @@ def _ran_on_hardware(spec: Spec) -> bool:
         and (scales.q, scales.k, scales.v, scales.rope) == _HARDWARE_SCALES.get(dtypes.qkv)
         and (spec.heads.q, spec.heads.group) == ("any", 1)
         and spec.softmax.lse == "none"
+        and all(attrgetter(field)(spec) == "auto" for field in _TUNED)
     )

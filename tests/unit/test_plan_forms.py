@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mla_codegen.errors import SpecError
+from mla_codegen.errors import PlanError, SpecError
 from mla_codegen.plan import Plan, make_plan
 from mla_codegen.plan.model import Variant
 from mla_codegen.render import render
@@ -235,6 +235,12 @@ CHANGES: list[dict[str, Any]] = [
     {"dtypes": {"qkv": "e4m3"}, "scales": {}},
     {"softmax": {"lse": "natural"}},
     {"softmax": {"lse": "log2"}},
+    {"softmax": {"variant": "online"}},
+    {"tile": {"block_n": 64}},
+    {"tile": {"block_m": 128}},
+    {"schedule": {"consumers": 2}},
+    {"pipeline": {"kv_stages": 1}},
+    {"accumulation": {"flush_blocks": 3}},
 ]
 
 
@@ -244,6 +250,20 @@ def test_each_feature_that_did_not_run_on_a_gpu_counts(change: dict[str, Any]) -
     for section in change.keys() & {"dtypes", "scales"}:
         data.pop(section)
     assert make_plan(Spec.from_mapping({**data, **change})).validated == ("ptxas", "emulator")
+
+
+def test_the_online_softmax_flushes_in_its_own_step_only() -> None:
+    data = load_spec(GENERATED.parent / "specs" / "dsv3_fp8_sm90.yaml").to_mapping()
+    plan = make_plan(Spec.from_mapping({**data, "softmax": {"variant": "online"}}))
+    choice = next(item for item in plan.choices if item.field == "accumulation.flush_blocks")
+    assert (choice.value, choice.rule) == ("1", "where the online softmax rescales O")
+    assert "In every unmasked block the consumers flush O" in "\n".join(plan.variants[0].schedule)
+    source = render(plan)
+    assert "kFlushBlocks" not in source
+    assert source.count("flush_output(") == 2  # its definition and the call of the softmax
+    asked = {"softmax": {"variant": "online"}, "accumulation": {"flush_blocks": 12}}
+    with pytest.raises(PlanError, match=r"accumulation.flush_blocks is 12, .* with the online softmax"):
+        make_plan(Spec.from_mapping({**data, **asked}))
 
 
 def test_what_the_architecture_does_not_change_is_left_alone() -> None:
