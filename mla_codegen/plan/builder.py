@@ -179,7 +179,6 @@ def _features(spec: Spec, tiles: Tiles, *, debug: bool) -> Features:
         mixed_qk=spec.dtypes.qkv != spec.dtypes.rope_mma,
         lazy_softmax=tiles.lazy_softmax,
         flushes_output=tiles.flush_blocks > 0,
-        flushes_between_blocks=tiles.flush_blocks > 0 and tiles.lazy_softmax,
         f32_output=tiles.out == "f32",
         writes_lse=spec.softmax.lse != "none",
         causal=spec.mask == "causal",
@@ -188,6 +187,7 @@ def _features(spec: Spec, tiles: Tiles, *, debug: bool) -> Features:
 
 
 def _partials(spec: Spec, tiles: Tiles) -> Partials:
+    flushing = "_flushing" if tiles.flush_blocks and tiles.lazy_softmax else ""
     return Partials(
         visible_keys=f"_visible_keys_{spec.mask}.cu.j2",
         helper_warp="_transpose_warp_sm90.cu.j2" if tiles.transposes_v else "_tail_warp_sm90.cu.j2",
@@ -195,6 +195,7 @@ def _partials(spec: Spec, tiles: Tiles) -> Partials:
         scores="_scores_scaled.cu.j2" if tiles.scales_columns else "_mask_scores.cu.j2",
         pack_p="_pack_p_e4m3.cu.j2" if tiles.transposes_v else "_pack_p_16bit.cu.j2",
         kv_step="_kv_step_turns_sm90.cu.j2" if tiles.transposes_v else "_kv_step_ping_pong_sm90.cu.j2",
+        unmasked_blocks=f"_unmasked_blocks{flushing}.cu.j2",
         softmax_step=f"_softmax_step_{_softmax_step(tiles)}.cu.j2",
         store_output="_store_output_f32.cu.j2" if tiles.out == "f32" else "_store_output_16bit.cu.j2",
     )

@@ -301,6 +301,7 @@ class Partials:
     pack_p: str
     softmax_step: str
     kv_step: str
+    unmasked_blocks: str
     store_output: str
 
 
@@ -321,7 +322,6 @@ class Features:
     mixed_qk: bool
     lazy_softmax: bool
     flushes_output: bool
-    flushes_between_blocks: bool
     f32_output: bool
     writes_lse: bool
     causal: bool

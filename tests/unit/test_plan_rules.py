@@ -234,7 +234,7 @@ FLUSH = [
 ]
 
 
-@pytest.mark.parametrize("variant", ["auto", "online", "lazy"])
+@pytest.mark.parametrize("variant", ["auto", "lazy"])
 @pytest.mark.parametrize(("block_n", "consumers", "blocks"), FLUSH)
 def test_o_is_flushed_after_1152_keys(block_n: int, consumers: int, blocks: int, variant: str) -> None:
     plan = plan_of(FP8, block_n=block_n, consumers=consumers, variant=variant)
