@@ -11,7 +11,7 @@ from tests.emulator.support import GENERATED, plan_of, source_of
 
 NAMES = sorted(path.parent.name for path in GENERATED.glob("*/plan.json"))
 QUERIES = (63, 64, 65, *range(127, 130), *range(191, 194))
-SCHEDULES = 6
+SCHEDULES = 30
 
 
 def tile_counts(plan: Plan) -> list[int]:
@@ -61,5 +61,5 @@ def test_edges(name: str, problem: str) -> None:
 
 
 def test_every_kernel_runs_under_thirty_schedules_and_both_masks_are_there() -> None:
-    assert len(PROBLEMS) * SCHEDULES >= 30
+    assert SCHEDULES >= 30
     assert {str(plan_of(name).spec["mask"]) for name in NAMES} >= {"causal", "full"}
