@@ -12,6 +12,7 @@ from mla_codegen.arch import ARCHS, ArchLimits
 from mla_codegen.call_rules import (
     checked_max_seqlen,
     checked_softmax_scale,
+    content_faults,
     default_softmax_scale,
     overlaps_itself,
 )
@@ -80,25 +81,13 @@ def new_output(argument: Argument, call: Call, align_bytes: int) -> np.ndarray:
     return array
 
 
-def check_lengths(call: Call) -> None:
-    """LaunchError where cu_seqlens do not rise from 0 to at most the tokens, or exceed `max_seqlen_q`."""
-    for name, total in (("cu_seqlens_q", "total_q"), ("cu_seqlens_k", "total_k")):
-        if name not in call.arrays:
-            continue
-        lengths = call.arrays[name].astype(np.int64)
-        steps = np.diff(lengths)
-        if lengths[0] < 0 or (steps < 0).any() or lengths[-1] > call.sizes[total]:
-            raise LaunchError.single(
-                "cu-seqlens",
-                f"{name} is {lengths.tolist()[:8]}, it must not fall and end at {call.sizes[total]} at most",
-                help=f"pass cumulative lengths as {name}",
-            )
-        if name == "cu_seqlens_q" and steps.size and steps.max() > call.max_seqlen_q:
-            raise LaunchError.single(
-                "max-seqlen",
-                f"max_seqlen_q is {call.max_seqlen_q}, a sequence has {steps.max()} queries",
-                help="pass the largest query length",
-            )
+def check_contents(plan: Plan, call: Call) -> None:
+    """LaunchError where lengths or scales cannot be right."""
+    names = [argument.name for argument in plan.arguments if argument.kind in ("lengths", "scale")]
+    sizes = {name: call.sizes[name] for name in ("total_q", "total_k")}
+    copies = {name: call.arrays[name] for name in names}
+    first_axes = {argument.name: argument.axes[0] for argument in plan.arguments}
+    _raise_if(list(content_faults(copies, first_axes, **sizes, max_seqlen_q=call.max_seqlen_q)))
 
 
 def _presence_faults(

@@ -16,7 +16,7 @@ from mla_codegen.arch import ARCHS
 from mla_codegen.emulator.arguments import (
     Call,
     check_call,
-    check_lengths,
+    check_contents,
     new_output,
 )
 from mla_codegen.emulator.compiler import build_kernel
@@ -172,8 +172,8 @@ class EmulatedKernel:
         same seed and policy replay the same run. `workers` CTAs run at a time, each on a thread of its own.
         With `hazard_checks=False` only deadlocks and accesses out of bounds are found, at about twice the
         speed. `trace` names a file for the events of CTA `trace_cta` (x fastest) in the first schedule.
-        `check=True` also looks at cu_seqlens: without it, queries beyond `max_seqlen_q` or the last of
-        cu_seqlens are not written, which is no hazard; `unwritten_elements` of the report counts them.
+        `check=True` also looks at cu_seqlens and scales. Queries beyond `max_seqlen_q` or behind the last
+        sequence are not written, which is no hazard; `unwritten_elements` of the report counts them.
         `progress` is called a few times a second with the CTAs done and the CTAs of all schedules.
         """
         _check_choice("policy", policy, (None, *POLICIES))
@@ -187,7 +187,7 @@ class EmulatedKernel:
         }  # fmt: skip
         call = self._complete(check_call(self._plan, given, max_seqlen_q, softmax_scale))
         if check:
-            check_lengths(call)
+            check_contents(self._plan, call)
         self.warmup()
         outputs = frozenset(argument.name for argument in self._plan.arguments if argument.kind == "output")
         config = RunConfig(

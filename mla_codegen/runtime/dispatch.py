@@ -99,8 +99,9 @@ class Dispatcher:
             for rule in self.rules.arguments
             if rule.layout is not Layout.ROWS and not rule.is_output
         }
+        first_axes = {rule.name: rule.axes[0] for rule in self.rules.arguments}
         with self.driver.on_device(call.problem.device):
-            check_contents(self.driver, dtypes, views, call.problem, stream)
+            check_contents(self.driver, dtypes, first_axes, views, call.problem, stream)
 
     def launch(
         self, call: CheckedCall, pointers: Pointers, outputs: Iterable[tuple[int, ArrayForm]], stream: int

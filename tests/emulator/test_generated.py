@@ -189,7 +189,18 @@ def read_only(shape: tuple[int, ...]) -> np.ndarray:
         ({"workers": 0}, "workers is 0, an integer of at least 1 is needed"),
         ({"trace": "t.json", "trace_cta": 9}, "trace_cta is 9, the grid has the CTAs 0 to 1"),
         ({"policy": "never"}, "policy is 'never'"),
-        ({"cu_seqlens_q": np.array([0, 21], np.int32), "check": True}, "cu_seqlens_q is"),
+        (
+            {"cu_seqlens_q": np.array([0, 21], np.int32), "check": True},
+            "cu_seqlens_q runs from 0 to 21, from 0 to at most 20 tokens is needed",
+        ),
+        (
+            {"max_seqlen_q": 10, "check": True},
+            "sequence 0 has 20 queries, max_seqlen_q is 10",
+        ),
+        (
+            {"q_scale": np.full(20, -1, np.float32), "check": True},
+            r"q_scale is -1.0 at \[0\], a finite number of at least 0 is needed",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(change: dict[str, Any], text: str) -> None:

@@ -419,8 +419,8 @@ def test_check_accepts_right_contents_with_one_synchronisation() -> None:
 @pytest.mark.parametrize(
     ("name", "values", "said"),
     [
-        ("cu_seqlens_q", [1, 30, 70], "cu_seqlens_q runs from 1 to 70, from 0 to 70 tokens is needed"),
-        ("cu_seqlens_k", [0, 50, 91], "cu_seqlens_k runs from 0 to 91, from 0 to 90 tokens is needed"),
+        ("cu_seqlens_q", [1, 30, 70], "q runs from 1 to 70, from 0 to at most 70 tokens is needed"),
+        ("cu_seqlens_k", [0, 50, 91], "k runs from 0 to 91, from 0 to at most 90 tokens is needed"),
         ("cu_seqlens_k", [0, 95, 90], "cu_seqlens_k falls from 95 to 90 at sequence 1, it may only rise"),
         ("cu_seqlens_q", [0, 29, 70], "sequence 1 has 41 queries, max_seqlen_q is 40"),
     ],
@@ -449,6 +449,19 @@ def test_check_refuses_wrong_scales(value: float, step: int) -> None:
     with pytest.raises(
         LaunchError, match=rf"k_scale is {value} at \[17\], a finite number of at least 0 is needed"
     ):
+        kernel(**call, max_seqlen_q=40, check=True)
+    assert len(driver.launches) == 1
+
+
+def test_check_leaves_alone_what_lies_behind_the_last_sequence() -> None:
+    kernel, driver = make_kernel()
+    arrays = good_arrays()
+    arrays["cu_seqlens_k"][:] = [0, 50, 80]
+    arrays["k_scale"][80:] = math.nan
+    call = {key: DeviceArray(array) for key, array in arrays.items()}
+    kernel(**call, max_seqlen_q=40, check=True)
+    arrays["k_scale"][79] = math.nan
+    with pytest.raises(LaunchError, match=r"k_scale is nan at \[79\]"):
         kernel(**call, max_seqlen_q=40, check=True)
     assert len(driver.launches) == 1
 
