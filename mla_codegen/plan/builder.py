@@ -13,7 +13,7 @@ from mla_codegen.plan import barriers, call, checks, constants, mma, roles, smem
 from mla_codegen.plan.choices import tile_choices
 from mla_codegen.plan.model import (
     PLAN_SCHEMA,
-    Choice,
+    Argument,
     Features,
     HeadNames,
     Launch,
@@ -62,8 +62,9 @@ def make_plan(spec: Spec, *, debug: bool = False) -> Plan:
     faults += smem.smem_faults(memory, tiles, arch=spec.arch, asked=asked)
     _raise_if(spec, faults)
     registers = roles.split_registers(tiles, limits)
-    variant = _variant(spec, tiles, memory, registers, debug=debug)
-    plan = _plan(spec, tiles, variant, tile_choices(spec, tiles), debug=debug)
+    arguments = call.plan_arguments(spec)
+    variant = _variant(spec, tiles, memory, registers, arguments, debug=debug)
+    plan = _plan(spec, tiles, arguments, variant, debug=debug)
     broken = checks.broken_invariants(plan, limits)
     assert not broken, f"the planner broke its own rules: {'; '.join(broken)}"
     return plan
@@ -88,7 +89,15 @@ def _asked(spec: Spec) -> tuple[str, ...]:
     return tuple(field for field in _SIZE_FIELDS if attrgetter(field)(spec) != "auto")
 
 
-def _variant(spec: Spec, tiles: Tiles, memory: Smem, registers: roles.Registers, *, debug: bool) -> Variant:
+def _variant(
+    spec: Spec,
+    tiles: Tiles,
+    memory: Smem,
+    registers: roles.Registers,
+    arguments: tuple[Argument, ...],
+    *,
+    debug: bool,
+) -> Variant:
     qkv, rope, lse = spec.dtypes.qkv, spec.dtypes.rope_mma, spec.softmax.lse
     maps = tma.plan_tensor_maps(tiles, qkv=qkv, rope=rope)
     tx_bytes = tma.tx_bytes(maps)
@@ -119,7 +128,7 @@ def _variant(spec: Spec, tiles: Tiles, memory: Smem, registers: roles.Registers,
         out_conversion="none" if tiles.out == "f32" else f"cvt_{tiles.out}x2",
         v_transposed_chunks=chunks,
         tensor_maps=maps,
-        params=call.plan_params(spec, call.plan_arguments(spec)),
+        params=call.plan_params(spec, arguments),
         launch=_launch(tiles, memory, registers),
         smem_table=text.smem_table(memory),
         role_table=text.role_table(role_list),
@@ -140,7 +149,9 @@ def _launch(tiles: Tiles, memory: Smem, registers: roles.Registers) -> Launch:
     )
 
 
-def _plan(spec: Spec, tiles: Tiles, variant: Variant, choices: tuple[Choice, ...], *, debug: bool) -> Plan:
+def _plan(
+    spec: Spec, tiles: Tiles, arguments: tuple[Argument, ...], variant: Variant, *, debug: bool
+) -> Plan:
     atoms = mma.mma_atoms(tiles)
     mapping = spec.to_mapping()
     return Plan(
@@ -152,14 +163,14 @@ def _plan(spec: Spec, tiles: Tiles, variant: Variant, choices: tuple[Choice, ...
         spec=mapping,
         validated=validated(spec),
         formula=text.formula(spec, tiles),
-        choices=choices,
+        choices=tile_choices(spec, tiles),
         arch_guard="defined(__CUDA_ARCH_FEAT_SM90_ALL)",
         arch_guard_message="this source is for sm_90a: compile it with -arch=sm_90a",
         device_primitives=_device_primitives(spec, tiles, debug=debug),
         common_primitives=_common_primitives(tiles),
         mma_families=mma.mma_families(atoms),
         mma_atoms=atoms,
-        arguments=call.plan_arguments(spec),
+        arguments=arguments,
         variants=(variant,),
     )
 
@@ -170,7 +181,6 @@ def _features(spec: Spec, tiles: Tiles, *, debug: bool) -> Features:
         scales_rows=tiles.scales_rows,
         scales_columns=tiles.scales_columns,
         q_scale_per_head=tiles.q_scale in ("head", "token_head"),
-        k_scale_per_head=tiles.k_scale == "token_head",
         folds_k_scale=tiles.folds_k_scale,
         scales_output=tiles.scales_output,
         groups_heads=tiles.group > 1,
@@ -187,7 +197,7 @@ def _features(spec: Spec, tiles: Tiles, *, debug: bool) -> Features:
 
 
 def _partials(spec: Spec, tiles: Tiles) -> Partials:
-    flushing = "_flushing" if tiles.flush_blocks and tiles.lazy_softmax else ""
+    flushing = "_flushing" if tiles.lazy_softmax else ""
     return Partials(
         visible_keys=f"_visible_keys_{spec.mask}.cu.j2",
         helper_warp="_transpose_warp_sm90.cu.j2" if tiles.transposes_v else "_tail_warp_sm90.cu.j2",
@@ -235,7 +245,6 @@ def _head_names(features: Features, tiles: Tiles) -> HeadNames:
     return HeadNames(
         kv_head="tile.kv_head" if features.groups_heads else "tile.head",
         q_scales="q_scales" if features.q_scale_per_head else "params.q_scale",
-        k_scales="k_scales" if features.k_scale_per_head else "params.k_scale",
         scale_arrivals=" and ".join(name for name, carried in scaled if carried),
     )
 

@@ -18,8 +18,6 @@ _SCALE_AXES = {
     "token_head": ("{tokens}", "{heads}"),
 }
 """Axes of a scale by its form."""
-
-
 _PER = {
     "none": "",
     "tensor": ", one for all",

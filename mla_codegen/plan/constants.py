@@ -222,11 +222,6 @@ def _numbers(lse: str, tiles: Tiles) -> ConstantGroup:
         *_lse_number(lse),
         *(_lazy_numbers(tiles) if tiles.lazy_softmax else []),
         *(
-            [("i32", "kFlushBlocks", tiles.flush_blocks, "KV blocks after which O goes to its master")]
-            if tiles.flush_blocks and tiles.lazy_softmax
-            else []
-        ),
-        *(
             [
                 ("u32", "kMasterVectorBytes", MASTER_VECTOR_BYTES, "8 bf16 of O of one thread"),
                 ("u32", "kMasterVectorStride", stride, "bytes: 128 threads * kMasterVectorBytes"),
@@ -248,6 +243,7 @@ def _lazy_numbers(tiles: Tiles) -> list[tuple[str, str, object, str]]:
         ),
         ("float", "kLazySumGoal", f"{LAZY_SUM_GOAL}.0f", "what an exact step brings that sum down to"),
         ("u32", "kLiftSteps", tiles.lift_steps, "halvings that bring it there whatever the scores are"),
+        ("i32", "kFlushBlocks", tiles.flush_blocks, "KV blocks after which O goes to its master"),
     ]
 
 

@@ -219,14 +219,13 @@ class VLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadNames:
-    """Expressions for what belongs to the head of a CTA: the head of K_nope and V, and its first scales.
+    """Expressions for what belongs to the head of a CTA: the head of K_nope and V, and its first q_scale.
 
     ``scale_arrivals`` are the barriers on which the load warp arrives a second time.
     """
 
     kv_head: str
     q_scales: str
-    k_scales: str
     scale_arrivals: str
 
 
@@ -313,7 +312,6 @@ class Features:
     scales_rows: bool
     scales_columns: bool
     q_scale_per_head: bool
-    k_scale_per_head: bool
     folds_k_scale: bool
     scales_output: bool
     groups_heads: bool

@@ -58,10 +58,6 @@ class Tiles:
     rope: str
     out: str
     group: int
-    qkv_bytes: int
-    rope_bytes: int
-    out_bytes: int
-    transposes_v: bool
     q_scale: str
     k_scale: str
     v_scale: str
@@ -72,6 +68,23 @@ class Tiles:
     v_raw_stages: int
 
     @property
+    def qkv_bytes(self) -> int:
+        return DTYPES[self.qkv].bytes
+
+    @property
+    def rope_bytes(self) -> int:
+        return DTYPES[self.rope].bytes
+
+    @property
+    def out_bytes(self) -> int:
+        return DTYPES[self.out].bytes
+
+    @property
+    def transposes_v(self) -> bool:
+        """8-bit V is used K-major only, so that its rows have to be transposed (PTX ISA, wgmma)."""
+        return self.qkv == "e4m3"
+
+    @property
     def scales_rows(self) -> bool:
         """q_scale goes into each row's factor."""
         return self.q_scale != "none"
@@ -79,12 +92,12 @@ class Tiles:
     @property
     def scales_columns(self) -> bool:
         """Each key has a scale of its own: S is multiplied column by column."""
-        return self.k_scale in ("token", "token_head")
+        return self.k_scale == "token"
 
     @property
     def folds_k_scale(self) -> bool:
-        """One k_scale for all keys of a head: it goes into each row's factor."""
-        return self.k_scale in ("tensor", "head")
+        """One k_scale for all keys: it goes into each row's factor."""
+        return self.k_scale == "tensor"
 
     @property
     def scales_output(self) -> bool:
@@ -175,10 +188,6 @@ def resolve_tiles(spec: Spec) -> tuple[Tiles, tuple[Diagnostic, ...]]:
         rope=spec.dtypes.rope_mma,
         out=spec.dtypes.out,
         group=spec.heads.group,
-        qkv_bytes=DTYPES[spec.dtypes.qkv].bytes,
-        rope_bytes=DTYPES[spec.dtypes.rope_mma].bytes,
-        out_bytes=DTYPES[spec.dtypes.out].bytes,
-        transposes_v=fp8,
         q_scale=spec.scales.q,
         k_scale=spec.scales.k,
         v_scale=spec.scales.v,
