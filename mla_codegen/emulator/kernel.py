@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import time
@@ -214,12 +215,7 @@ class EmulatedKernel:
         for argument in self._plan.arguments:
             if argument.kind == "output" and argument.name not in arrays:
                 arrays[argument.name] = new_output(argument, call, self._align_bytes)
-        return Call(
-            arrays=arrays,
-            sizes=call.sizes,
-            max_seqlen_q=call.max_seqlen_q,
-            softmax_scale=call.softmax_scale,
-        )
+        return dataclasses.replace(call, arrays=arrays)
 
     def _run_schedules(
         self,

@@ -89,13 +89,15 @@ def unwritten_elements(out: np.ndarray, marks: np.ndarray | None) -> int:
 
 
 def _byte_bounds(array: np.ndarray) -> tuple[int, int]:
-    """First byte of an array and the one behind its last; both the same where it is empty."""
+    """First byte of an array and the one behind its last; both the same where it is empty.
+
+    No stride is negative: such arrays are refused.
+    """
     address = int(array.ctypes.data)
     if array.size == 0:
         return address, address
-    steps = [(extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True)]
-    low = address + sum(step for step in steps if step < 0)
-    return low, address + sum(step for step in steps if step > 0) + array.itemsize
+    steps = ((extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True))
+    return address, address + sum(steps) + array.itemsize
 
 
 def _param_value(field: ParamField, call: Call, variant: Variant) -> int | float:

@@ -50,6 +50,9 @@ static inline Vector load(const Scalar* from) {
 
 // ---- decoding ----
 
+// Too large for the fixed-point path, infinite or NaN.
+static bool is_irregular(float value) { return !(__builtin_fabsf(value) < kLargestOperand); }
+
 static float e4m3_value(u32 code) {
   const float sign = code & 0x80 ? -1.0f : 1.0f;
   const u32 exponent = code >> 3 & 15, mantissa = code & 7;
@@ -87,7 +90,7 @@ bool decode_rows(const u8* bytes, int rows, MmaType type, float* out, int row_pi
       u16 half;
       memcpy(&half, from + 2 * j, 2);
       const float value = type == MmaType::bf16 ? float_of((u32)half << 16) : f16_value(half);
-      irregular |= !(__builtin_fabsf(value) < kLargestOperand);
+      irregular |= is_irregular(value);
       to[j * element_pitch] = value;
     }
   }
@@ -194,8 +197,6 @@ static void multiply_regular(float* d, int n, const MmaOperands& o, MmaType type
     multiply_aligned<Halves>(d, n, o, type);
   }
 }
-
-static bool is_irregular(float value) { return !(__builtin_fabsf(value) < kLargestOperand); }
 
 // Rows of A, columns of B and accumulators that the fixed-point path cannot take are summed in fp32; the bits of
 // all other elements are what they are without them.
