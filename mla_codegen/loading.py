@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mla_codegen.arch import ARCHS
-from mla_codegen.digest import sha256
 from mla_codegen.errors import LaunchError
 from mla_codegen.plan.model import Plan
 from mla_codegen.runtime import make_kernel, read_built_folder
@@ -60,8 +59,7 @@ def _built(source: Source, *, debug: bool) -> Built:
 
 
 def _render(source: Source, *, debug: bool) -> tuple[Plan, str]:
-    import dataclasses
-
+    from mla_codegen.emit import stamped
     from mla_codegen.plan import make_plan
     from mla_codegen.render import render
     from mla_codegen.spec_loader import load_spec
@@ -69,7 +67,7 @@ def _render(source: Source, *, debug: bool) -> tuple[Plan, str]:
     spec = load_spec(source) if isinstance(source, (str, os.PathLike)) else source
     plan = make_plan(spec, debug=debug)
     text = render(plan)
-    return dataclasses.replace(plan, source_digest=sha256(text.encode("ascii"))), text
+    return stamped(plan, text), text
 
 
 def _fitting(built: Sequence[Built]) -> Built:

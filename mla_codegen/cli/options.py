@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
+from mla_codegen.judge import Problem
 from mla_codegen.problems import DATA_KINDS
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -31,7 +33,7 @@ class Lengths(click.ParamType):
 
 
 def problem_options(*, schedules: int, schedules_help: str) -> Callable[[FunctionT], FunctionT]:
-    """Adds the options: batch, heads, q_len, kv_len, data, seed, schedules and as_json."""
+    """Adds the options of a problem, which the command gets as `problem`, and schedules and as_json."""
     options = (
         click.option(
             "--batch", type=click.IntRange(min=1), help="Sequences [default: as many as lengths are given]"
@@ -64,7 +66,21 @@ def problem_options(*, schedules: int, schedules_help: str) -> Callable[[Functio
     )
 
     def decorate(command: FunctionT) -> FunctionT:
-        wrapped: Any = command
+        @functools.wraps(command)
+        def with_problem(
+            *,
+            batch: int | None,
+            heads: int | None,
+            q_len: tuple[int, ...],
+            kv_len: tuple[int, ...],
+            data: str,
+            seed: int,
+            **others: Any,
+        ) -> Any:
+            problem = Problem(q_lens=q_len, kv_lens=kv_len, batch=batch, heads=heads, data=data, seed=seed)
+            return command(problem=problem, **others)
+
+        wrapped: Any = with_problem
         for option in reversed(options):
             wrapped = option(wrapped)
         return wrapped

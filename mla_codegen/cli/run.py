@@ -28,6 +28,7 @@ from mla_codegen.judge import Launch, Problem, Verdict, judge
 from mla_codegen.loading import load
 from mla_codegen.machine import find_driver, gpu_for
 from mla_codegen.plan.model import Plan
+from mla_codegen.render import render
 from mla_codegen.resources import specs_folder
 from mla_codegen.runtime.host_arrays import launch_on_host_arrays
 from mla_codegen.spec import Spec
@@ -49,18 +50,12 @@ _BAR_SECONDS = 1.0
 @click.option("--debug", is_flag=True, help="Use the debug build, which explains a hang.")
 def run(
     spec: Path,
-    batch: int | None,
-    heads: int | None,
-    q_len: tuple[int, ...],
-    kv_len: tuple[int, ...],
-    data: str,
-    seed: int,
+    problem: Problem,
     schedules: int,
     as_json: bool,
     debug: bool,
 ) -> None:
     """Run a kernel on the GPU and compare it with float64."""
-    problem = Problem(q_lens=q_len, kv_lens=kv_len, batch=batch, heads=heads, data=data, seed=seed)
     loaded = load_spec(spec)
     plan = plan_spec(loaded, debug=debug)
     _require_gpu(plan)
@@ -79,23 +74,16 @@ def run(
 )
 def emulate(
     spec: Path,
-    batch: int | None,
-    heads: int | None,
-    q_len: tuple[int, ...],
-    kv_len: tuple[int, ...],
-    data: str,
-    seed: int,
+    problem: Problem,
     schedules: int,
     as_json: bool,
     workers: int | None,
     trace: Path | None,
 ) -> None:
     """Run a kernel on the CPU, compare it with float64 and report hazards."""
-    problem = Problem(q_lens=q_len, kv_lens=kv_len, batch=batch, heads=heads, data=data, seed=seed)
     plan = plan_spec(load_spec(spec))
     with _progress_bar(schedules, shown=not as_json) as bar:
-        source = emit.products(plan)[0].text
-        launch = emulated_launch(plan, source, seed=problem.seed, workers=workers, trace=trace, bar=bar)
+        launch = emulated_launch(plan, render(plan), seed=problem.seed, workers=workers, trace=trace, bar=bar)
         verdict = judge(plan, problem, launch, launches=schedules)
     _report(verdict, as_json=as_json)
 

@@ -69,7 +69,7 @@ RESTRICTED: dict[str, tuple[str, ...]] = {
 
 # Imports inside functions, made when a call needs them.
 LAZY: dict[str, tuple[str, ...]] = {
-    "loading": ("emulator", "plan", "render", "spec_loader"),
+    "loading": ("emit", "emulator", "plan", "render", "spec_loader"),
     "tensors": ("spec_loader",),
     "dtypes": (),
 }
