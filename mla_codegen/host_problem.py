@@ -14,6 +14,7 @@ from mla_codegen.tensors import (
     check_axes,
     check_cu_seqlens,
     check_heads,
+    dense_v_width,
     transposed_v_columns,
     transposed_v_width,
 )
@@ -113,7 +114,7 @@ def _v_rows(facts: TensorFacts, array: Any, cu_seqlens_k: np.ndarray, total_k: i
         return rows
     batch = cu_seqlens_k.size - 1
     kv_len = total_k // batch if batch else 0
-    _check_shape("v", values.shape, (batch, *values.shape[1:2], facts.v, -(-kv_len // 16) * 16))
+    _check_shape("v", values.shape, (batch, *values.shape[1:2], facts.v, dense_v_width(kv_len)))
     rows = values[..., transposed_v_columns(np.array([0, kv_len]))].transpose(0, 3, 1, 2)
     return rows.reshape(total_k, values.shape[1], facts.v)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Source: TypeAlias = "str | os.PathLike[str] | Spec"
 
 _BACKENDS = ("gpu", "emulator", "auto")
+_COMPILE = ("auto", "never")
 
 
 def load(
@@ -26,8 +27,12 @@ def load(
     """The kernel of a spec file, a Spec or a built folder; of a list, the one for the device at hand.
 
     `backend="emulator"` runs on the CPU with NumPy arrays, `"auto"` on the GPU if there is one. `debug=True`
-    is a kernel whose barrier waits give up and say where. `compile="never"` makes a late compile an error.
+    is a kernel whose barrier waits give up and say where. `compile="never"` makes a late compile an error: no
+    compiler runs, neither for the GPU nor for the emulator, and a call of a kernel that was not compiled
+    before is a CompileError.
     """
+    if compile not in _COMPILE:
+        raise LaunchError.single("compile", f"compile is {compile!r}, 'auto' or 'never' is allowed")
     if backend not in _BACKENDS:
         raise LaunchError.single("backend", f"backend is {backend!r}, {' or '.join(_BACKENDS)} is allowed")
     if backend == "auto":
@@ -36,7 +41,7 @@ def load(
     if not sources:
         raise LaunchError.single("no-source", "load got an empty list, at least one spec is needed")
     if backend == "emulator":
-        return _emulated(_built(sources[0], debug=debug))
+        return _emulated(_built(sources[0], debug=debug), compile)
     built = [_built(item, debug=debug) for item in sources]
     plan, text, folder = built[0] if len(built) == 1 else _fitting(built)
     return make_kernel(plan, text, folder=folder, compile=compile)
@@ -62,9 +67,17 @@ def _render(source: Source, *, debug: bool) -> tuple[Plan, str]:
     from mla_codegen.emit import stamped
     from mla_codegen.plan import make_plan
     from mla_codegen.render import render
+    from mla_codegen.spec import Spec
     from mla_codegen.spec_loader import load_spec
 
     spec = load_spec(source) if isinstance(source, (str, os.PathLike)) else source
+    if not isinstance(spec, Spec):
+        raise LaunchError.single(
+            "source",
+            f"load got an object of type {type(spec).__name__}, the path of a spec or of a built folder, or "
+            "a Spec is needed",
+            help="make a Spec of a mapping with mla_codegen.spec.Spec.from_mapping",
+        )
     plan = make_plan(spec, debug=debug)
     text = render(plan)
     return stamped(plan, text), text
@@ -101,9 +114,9 @@ def _device_capability() -> tuple[int, int] | None:
         return None
 
 
-def _emulated(built: Built) -> Any:
+def _emulated(built: Built, compile: str) -> Any:
     """The kernel on the CPU."""
     from mla_codegen.emulator import load_emulated
 
     plan, text, _ = built
-    return load_emulated(plan, text)
+    return load_emulated(plan, text, compile=compile)

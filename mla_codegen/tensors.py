@@ -187,7 +187,17 @@ def check_cu_seqlens(name: str, cu_seqlens: np.ndarray, total: int) -> np.ndarra
 
 def transposed_v_width(cu_seqlens_k: np.ndarray, total_k: int) -> int:
     """Columns of a ragged transposed V: 16 * (total_k // 16 + batch)."""
-    return V_GROUP_TOKENS * (total_k // V_GROUP_TOKENS + len(cu_seqlens_k) - 1)
+    return ragged_v_width(len(cu_seqlens_k) - 1, total_k)
+
+
+def ragged_v_width(batch: int, total_k: int) -> int:
+    """Columns of a ragged transposed V of `batch` sequences: 16 * (total_k // 16 + batch)."""
+    return V_GROUP_TOKENS * (total_k // V_GROUP_TOKENS + batch)
+
+
+def dense_v_width(kv_len: int) -> int:
+    """Columns of each sequence of a dense transposed V: 16 * ceil(kv_len / 16)."""
+    return -(-kv_len // V_GROUP_TOKENS) * V_GROUP_TOKENS
 
 
 def transposed_v_columns(cu_seqlens_k: np.ndarray) -> np.ndarray:

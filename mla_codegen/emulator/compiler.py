@@ -83,17 +83,25 @@ class Libraries:
     kernel: Path
 
 
+def find_kernel(name: str, source: str, launcher: str) -> Libraries | None:
+    """The libraries of a kernel that the cache holds; None where something has to be compiled.
+
+    What the cache holds is for one compiler, which is asked for its version.
+    """
+    try:
+        engine = _engine_path(find_compiler())
+    except CompileError:
+        return None
+    target = _kernel_path(engine, name, source, launcher)
+    found = engine.is_file() and target.is_file()
+    return Libraries(engine=engine, kernel=target) if found else None
+
+
 def build_kernel(name: str, source: str, launcher: str) -> Libraries:
     """The libraries of a kernel; compiles what the cache does not hold."""
     compiler = find_compiler()
     engine = build_engine()
-    key = {
-        "engine": engine.name,
-        "source": source,
-        "launcher": launcher,
-        "flags": [*_KERNEL_FLAGS, *_SHARED_FLAGS],
-    }
-    target = _folder() / f"{name}-{short(key)}.so"
+    target = _kernel_path(engine, name, source, launcher)
     if target.is_file():
         return Libraries(engine=engine, kernel=target)
     with tempfile.TemporaryDirectory(prefix="mla-emulator-") as scratch:
@@ -116,13 +124,7 @@ def build_kernel(name: str, source: str, launcher: str) -> Libraries:
 def build_engine() -> Path:
     """The engine's library for this machine."""
     compiler = find_compiler()
-    sources = sorted([*CPP_FOLDER.glob("*.cpp"), *CPP_FOLDER.glob("*.hpp")])
-    key = {
-        "sources": {path.name: sha256(path.read_bytes()) for path in sources},
-        "compiler": compiler.identity,
-        "flags": [*_COMMON_FLAGS, *_ENGINE_FLAGS, *_SHARED_FLAGS, *compiler.command, *compiler.machine_flags],
-    }
-    target = _folder() / f"engine-{short(key)}.so"
+    target = _engine_path(compiler)
     if not target.is_file():
         with tempfile.TemporaryDirectory(prefix="mla-emulator-") as scratch:
             built = Path(scratch) / "engine.so"
@@ -130,6 +132,28 @@ def build_engine() -> Path:
             _compile(compiler, arguments, built, Path(scratch), "the emulator's engine")
             write_atomically(target, built.read_bytes(), mode=0o755)
     return target
+
+
+def _kernel_path(engine: Path, name: str, source: str, launcher: str) -> Path:
+    """Where the cache has a kernel; the engine's name stands for compiler, machine and host model."""
+    key = {
+        "engine": engine.name,
+        "source": source,
+        "launcher": launcher,
+        "flags": [*_KERNEL_FLAGS, *_SHARED_FLAGS],
+    }
+    return _folder() / f"{name}-{short(key)}.so"
+
+
+def _engine_path(compiler: Compiler) -> Path:
+    """Where the cache has the engine for a compiler."""
+    sources = sorted([*CPP_FOLDER.glob("*.cpp"), *CPP_FOLDER.glob("*.hpp")])
+    key = {
+        "sources": {path.name: sha256(path.read_bytes()) for path in sources},
+        "compiler": compiler.identity,
+        "flags": [*_COMMON_FLAGS, *_ENGINE_FLAGS, *_SHARED_FLAGS, *compiler.command, *compiler.machine_flags],
+    }
+    return _folder() / f"engine-{short(key)}.so"
 
 
 def _compile(compiler: Compiler, arguments: tuple[str, ...], target: Path, folder: Path, what: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import time
@@ -13,14 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from mla_codegen.arch import ARCHS
-from mla_codegen.emulator.arguments import (
-    Call,
-    check_call,
-    check_contents,
-    new_output,
-)
-from mla_codegen.emulator.compiler import build_kernel
+from mla_codegen.call.description import lse_info, plan_mapping
+from mla_codegen.call.launch import grid_of
+from mla_codegen.call.rules import call_rules
+from mla_codegen.emulator.arguments import Call, check_call, check_contents
+from mla_codegen.emulator.compiler import Libraries, build_kernel, find_kernel
 from mla_codegen.emulator.launcher import launcher_source
 from mla_codegen.emulator.names import PlanNames
 from mla_codegen.emulator.native import KernelLibrary, RunConfig, RunResult
@@ -34,7 +30,7 @@ from mla_codegen.emulator.packing import (
 from mla_codegen.emulator.progress import Progress, reported
 from mla_codegen.emulator.report import EmulationError, EmulationReport, Hazard, outputs_differ
 from mla_codegen.emulator.trace import write_trace
-from mla_codegen.errors import Diagnostic, LaunchError
+from mla_codegen.errors import CompileError, Diagnostic, LaunchError
 from mla_codegen.plan.model import Plan
 
 POLICIES = ("late", "early", "random")
@@ -53,9 +49,11 @@ class EmulatedKernel:
     the GPU.
     """
 
-    def __init__(self, plan: Plan, source: str) -> None:
-        """Compiles nothing yet."""
+    def __init__(self, plan: Plan, source: str, *, may_compile: bool = True) -> None:
+        """Compiles nothing yet, and never where it may not: then the cache has to hold the kernel."""
         self._plan = plan
+        self._may_compile = may_compile
+        self._rules = call_rules(plan)
         self._variant = plan.variants[0]
         self._source = source
         self._library: KernelLibrary | None = None
@@ -63,12 +61,13 @@ class EmulatedKernel:
     @property
     def plan(self) -> Mapping[str, Any]:
         """The contents of plan.json, read-only."""
-        return MappingProxyType(self._plan.to_mapping())
+        return plan_mapping(self._plan)
 
     @property
     def spec(self) -> Mapping[str, Any]:
         """The complete spec that the kernel was planned for, read-only."""
-        return MappingProxyType(dict(self._plan.spec))
+        spec: Mapping[str, Any] = self.plan["spec"]
+        return spec
 
     @property
     def source(self) -> str:
@@ -78,27 +77,44 @@ class EmulatedKernel:
     @property
     def lse_info(self) -> Mapping[str, Any] | None:
         """Base of the logarithm, layout, value of rows that see no key; None where there is no LSE."""
-        softmax = self._plan.spec["softmax"]
-        if softmax["lse"] == "none":
-            return None
-        base = {"natural": "e", "log2": "2"}[softmax["lse"]]
-        return MappingProxyType({"base": base, "layout": softmax["lse_layout"], "empty": float("-inf")})
+        return lse_info(self._plan)
 
     @property
-    def _align_bytes(self) -> int:
-        """What base and strides of a tensor are multiples of."""
-        return ARCHS[self._plan.arch].tensor_map_stride_step_bytes
+    def attributes(self) -> Mapping[str, int]:
+        """`threads` and `shared_bytes` of a CTA, as on the GPU; nothing is compiled for them.
+
+        Registers, spills and barriers are what the CUDA compiler made of the source: the GPU kernel has them.
+        """
+        launch = self._variant.launch
+        return MappingProxyType({"shared_bytes": launch.smem_bytes, "threads": launch.threads})
 
     def warmup(self) -> None:
-        """Compiles the kernel where the cache does not hold it; CompileError where that fails."""
+        """Loads the kernel, and compiles it before where the cache does not hold it.
+
+        CompileError where that fails, or where the kernel was loaded with compile="never".
+        """
         if self._library is None:
-            self._library = KernelLibrary(
-                build_kernel(self._plan.name, self._source, launcher_source(self._plan))
-            )
+            self._library = KernelLibrary(self._libraries())
 
     def is_compiled(self) -> bool:
-        """Whether a call starts at once."""
-        return self._library is not None
+        """Whether a call would run without the compiler."""
+        return self._library is not None or self._find() is not None
+
+    def _find(self) -> Libraries | None:
+        return find_kernel(self._plan.name, self._source, launcher_source(self._plan))
+
+    def _libraries(self) -> Libraries:
+        if self._may_compile:
+            return build_kernel(self._plan.name, self._source, launcher_source(self._plan))
+        found = self._find()
+        if found is None:
+            raise CompileError.single(
+                "late-compile",
+                f"kernel {self._plan.name} is not compiled for the emulator, and compile='never' forbids to "
+                "do it now",
+                help="load it once with compile='auto', which keeps it in the cache",
+            )
+        return found
 
     def __call__(
         self,
@@ -186,16 +202,16 @@ class EmulatedKernel:
             "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
             "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "out": out, "lse": lse,
         }  # fmt: skip
-        call = self._complete(check_call(self._plan, given, max_seqlen_q, softmax_scale))
+        call = check_call(self._rules, self._variant, given, max_seqlen_q, softmax_scale)
         if check:
-            check_contents(self._plan, call)
+            check_contents(self._rules, call)
         self.warmup()
-        outputs = frozenset(argument.name for argument in self._plan.arguments if argument.kind == "output")
+        outputs = frozenset(rule.name for rule in self._rules.outputs)
         config = RunConfig(
             threads=self._variant.launch.threads,
             smem_bytes=self._variant.launch.smem_bytes,
             launch_registers=self._variant.launch.launch_registers,
-            grid=call.grid(self._variant),
+            grid=grid_of(self._variant, call.problem),
             checks=hazard_checks,
             exact_arithmetic=arithmetic == "exact",
             workers=workers,
@@ -208,14 +224,6 @@ class EmulatedKernel:
             raise LaunchError.single("trace-cta", message, help="pass the number of one of them, x fastest")
         with reported(progress, config, total=schedules * ctas):
             return self._run_schedules(call, outputs, config, seed, policy, schedules, trace)
-
-    def _complete(self, call: Call) -> Call:
-        """The call with an output in place of each that was not passed."""
-        arrays = dict(call.arrays)
-        for argument in self._plan.arguments:
-            if argument.kind == "output" and argument.name not in arrays:
-                arrays[argument.name] = new_output(argument, call, self._align_bytes)
-        return dataclasses.replace(call, arrays=arrays)
 
     def _run_schedules(
         self,
@@ -279,7 +287,7 @@ class EmulatedKernel:
         self, call: Call, outputs: frozenset[str], config: RunConfig, marks: Mapping[str, np.ndarray]
     ) -> tuple[RunResult, float]:
         """One run of the grid and its seconds; nothing runs where the grid is empty."""
-        if 0 in tuple(config.grid) or call.sizes["total_q"] == 0:
+        if call.problem.is_empty:
             return _NO_RESULT, 0.0
         assert self._library is not None, "the kernel is compiled before it runs"
         maps = b"".join(encode_map(tensor_map, call) for tensor_map in self._variant.tensor_maps)
@@ -290,10 +298,15 @@ class EmulatedKernel:
         return result, time.perf_counter() - begin
 
 
-def load_emulated(plan: Plan, source: str) -> EmulatedKernel:
-    """The emulated kernel of a plan and its source; CompileError where the source does not compile."""
-    kernel = EmulatedKernel(plan, source)
-    kernel.warmup()
+def load_emulated(plan: Plan, source: str, *, compile: str = "auto") -> EmulatedKernel:
+    """The emulated kernel of a plan and its source; CompileError where the source does not compile.
+
+    With compile="never" no compiler runs, now or later: a call of a kernel that the cache does not hold is a
+    CompileError.
+    """
+    kernel = EmulatedKernel(plan, source, may_compile=compile == "auto")
+    if compile == "auto":
+        kernel.warmup()
     return kernel
 
 

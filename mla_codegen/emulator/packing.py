@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from mla_codegen.call.launch import map_dimensions, param_value
 from mla_codegen.emulator.arguments import Call
 from mla_codegen.emulator.native import GlobalRange
 from mla_codegen.plan.model import ParamField, TensorMap, Variant
@@ -19,24 +19,22 @@ _MAP_BYTES = 128
 
 def param_slot(field: ParamField, call: Call, variant: Variant) -> int:
     """A member of Params as 64 bits; KeyError where the plan asks for one that is not known here."""
-    value = _param_value(field, call, variant)
+    if field.name in call.arrays:
+        return int(call.arrays[field.name].ctypes.data)
+    value = param_value(field, variant, call.problem, call.forms)
     if isinstance(value, float):
         return int(struct.unpack("<I", struct.pack("<f", value))[0])
     return value & 0xFFFFFFFFFFFFFFFF
 
 
 def encode_map(tensor_map: TensorMap, call: Call) -> bytes:
-    """The host form of a tensor map over the argument that it copies."""
-    array = call.arrays[tensor_map.argument]
-    address, extents, strides = array.ctypes.data, [], []
-    places = {"tokens": 0, "heads": 1, "depth": array.ndim - 1}
-    for axis in tensor_map.axes:
-        shared = axis == "heads" and (array.ndim == 2 or _head_step(array) == 0)
-        extents.append(1 if shared else array.shape[places[axis]])
-        strides.append(0 if shared else array.strides[places[axis]])
-    if array.size == 0:
-        extents = [0 for _ in extents]
-    return pack_map(address, extents, strides[1:], tensor_map.box, array.itemsize, tensor_map.swizzle_bytes)
+    """The host form of a tensor map over the argument that it copies, all extents 0 where that is empty."""
+    array, form = call.arrays[tensor_map.argument], call.forms[tensor_map.argument]
+    extents, strides = zip(*map_dimensions(tensor_map, form), strict=True)
+    if form.is_empty:
+        extents = tuple(0 for _ in extents)
+    address = int(array.ctypes.data)
+    return pack_map(address, extents, strides[1:], tensor_map.box, form.item_bytes, tensor_map.swizzle_bytes)
 
 
 def pack_map(
@@ -98,26 +96,6 @@ def _byte_bounds(array: np.ndarray) -> tuple[int, int]:
         return address, address
     steps = ((extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True))
     return address, address + sum(steps) + array.itemsize
-
-
-def _param_value(field: ParamField, call: Call, variant: Variant) -> int | float:
-    arrays, name = call.arrays, field.name
-    if name in arrays:
-        return arrays[name].ctypes.data
-    if name.endswith("_head_step"):
-        return _head_step(arrays[name.removesuffix("_head_step")])
-    if name.endswith("_stride"):
-        array = arrays[name.removesuffix("_token_stride").removesuffix("_head_stride")]
-        return 0 if field.axis is None else array.strides[field.axis] // array.itemsize
-    if name == "scale_log2":
-        return call.softmax_scale * math.log2(math.e)
-    if name == "query_tiles":
-        return call.query_tiles(variant)
-    return call.sizes[name]
-
-
-def _head_step(array: np.ndarray) -> int:
-    return 0 if array.shape[1] == 1 or array.strides[1] == 0 else 1
 
 
 def _padded(values: Sequence[int], count: int) -> list[int]:

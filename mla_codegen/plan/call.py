@@ -11,6 +11,7 @@ from mla_codegen.plan.model import Argument, ParamField
 if TYPE_CHECKING:
     from mla_codegen.spec import Spec
 
+_HEADS = ("heads", "kv_heads")
 _SCALE_AXES = {
     "tensor": ("1",),
     "head": ("{heads}",),
@@ -98,10 +99,8 @@ def plan_params(spec: Spec, arguments: tuple[Argument, ...]) -> tuple[ParamField
         _field("i32", "batch", "sequences"),
         _field("i32", "heads", "query heads"),
         _field("i32", "query_tiles", "tiles of the longest sequence that is allowed"),
-        _field("u32", "q_nope_head_step", "0 where all heads share one (head stride 0), else 1"),
-        _field("u32", "q_rope_head_step", "the same for q_rope"),
-        _field("u32", "k_nope_head_step", "the same for k_nope"),
-        _field("u32", "v_head_step", "the same for v"),
+        _head_step("q_nope", axes, "0 where all heads share one (head stride 0), else 1"),
+        *(_head_step(name, axes, f"the same for {name}") for name in ("q_rope", "k_nope", "v")),
     ]
     scaled = [(name, form) for name, form, _, _ in _scales(spec) if form != "none"]
     fields += [_field("const float*", name, f"[{', '.join(axes[name])}]") for name, _ in scaled]
@@ -132,10 +131,15 @@ def _field(ctype: str, name: str, comment: str) -> ParamField:
     return ParamField(ctype=ctype, name=name, comment=comment)
 
 
+def _head_step(name: str, axes: Mapping[str, tuple[str, ...]], comment: str) -> ParamField:
+    axis = next(index for index, symbol in enumerate(axes[name]) if symbol in _HEADS)
+    return ParamField(ctype="u32", name=f"{name}_head_step", comment=comment, axis=axis)
+
+
 def _strides(name: str, axes: Mapping[str, tuple[str, ...]]) -> tuple[ParamField, ParamField]:
     """Strides from one token and from one head to the next, in elements."""
     made = []
-    for kind, symbols in (("token", ("total_q", "total_k")), ("head", ("heads", "kv_heads"))):
+    for kind, symbols in (("token", ("total_q", "total_k")), ("head", _HEADS)):
         axis = next((index for index, symbol in enumerate(axes[name]) if symbol in symbols), None)
         comment = f"elements from one {kind} to the next" if axis is not None else f"0: one for all {kind}s"
         made.append(ParamField(ctype="i64", name=f"{name}_{kind}_stride", comment=comment, axis=axis))

@@ -233,14 +233,17 @@ class HeadNames:
 class TensorMap:
     """A tensor map and the box that one issue copies; dimensions innermost first.
 
-    ``axes`` says, per dimension, what extent and stride are taken from: ``depth``, ``tokens`` or ``heads`` of
-    the argument. ``issues`` boxes of ``issue_bytes`` fill one tile.
+    ``axes`` says what each dimension is, ``depth``, ``tokens``, ``heads`` or ``batch``, and ``dims`` which
+    axis of the argument its extent and stride are taken from, counted without the one head of ``k_rope``; -1
+    is none, a dimension of extent 1 whose only coordinate is 0. The innermost axis is contiguous.
+    ``issues`` boxes of ``issue_bytes`` fill one tile.
     """
 
     name: str
     argument: str
     dtype: str
     axes: tuple[str, ...]
+    dims: tuple[int, ...]
     box: tuple[int, ...]
     swizzle_bytes: int
     issue_bytes: int
@@ -266,8 +269,12 @@ class Argument:
 class ParamField:
     """A member of the kernel's by-value ``Params`` struct, in C layout.
 
-    ``axis`` is for strides, named ``<argument>_token_stride`` and ``<argument>_head_stride``: the axis of the
-    argument that they belong to; None where it has no such axis, which makes the stride 0.
+    ``axis`` is for what belongs to an axis of an argument, counted without the one head of ``k_rope``; None
+    where it has no such axis, which makes the value 0. Strides, ``<argument>_token_stride``, ``_head_stride``
+    and ``_batch_stride``, are in elements. Steps, ``<argument>_head_step`` and ``_batch_step``, are what an
+    index is multiplied by to get a coordinate of the tensor map: 0 where all indices are the same place,
+    since there is one or the stride is 0, else 1. Other members are addresses of arguments, sizes of the call
+    (``batch``, ``heads``, ``q_len``, ``kv_len``), ``query_tiles`` and ``scale_log2``.
     """
 
     ctype: str

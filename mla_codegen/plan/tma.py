@@ -6,6 +6,9 @@ from mla_codegen.plan.barriers import TxBytes
 from mla_codegen.plan.model import TensorMap
 from mla_codegen.plan.tiles import SWIZZLE_BYTES, Tiles
 
+_NONE = -1
+"""In place of the axis of an argument: the dimension has extent 1."""
+
 
 def plan_tensor_maps(tiles: Tiles, *, qkv: str, rope: str) -> tuple[TensorMap, ...]:
     """The maps in the order of the kernel's parameters."""
@@ -35,6 +38,7 @@ def _tile_map(argument: str, dtype: str, width_elems: int, rows: int, issues: in
         argument=argument,
         dtype=dtype,
         axes=("depth", "tokens", "heads"),
+        dims=(1, 0, _NONE) if argument == "k_rope" else (2, 0, 1),
         box=(width_elems, rows, 1),
         swizzle_bytes=SWIZZLE_BYTES,
         issue_bytes=SWIZZLE_BYTES * rows,

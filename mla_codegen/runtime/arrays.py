@@ -1,4 +1,4 @@
-"""Arrays of any GPU library as an address and a form: shape, strides, dtype, device. Nothing is copied.
+"""Arrays of any GPU library as an address and a form. Nothing is copied.
 
 CuPy arrays, torch tensors, objects with `__cuda_array_interface__` and objects with `__dlpack__` are read.
 8-bit floats come as torch float8, as uint8 views, or through DLPack.
@@ -8,70 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from mla_codegen.call.forms import MAX_FORMS, NO_FORM, ArrayForm, array_form
 from mla_codegen.errors import LaunchError
 from mla_codegen.runtime.dlpack import read_dlpack
 
 Array: TypeAlias = Any
 """An array of any library; typed as Any since none of them is imported."""
 
-_MAX_FORMS = 4096
 _KINDS = {"f": "float", "i": "int", "u": "uint", "b": "bool", "V": "void", "c": "complex"}
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class ArrayForm:
-    """All of an array but its address; strides in bytes.
-
-    `library` is `torch`, `cupy` or the name of another package; `device` is -1 where the array does not say.
-    Made by `array_form` only, so that equal forms are one object and dictionaries find them by identity.
-    """
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    item_bytes: int
-    dtype: str
-    device: int
-    library: str
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there are no elements."""
-        return 0 in self.shape
-
-    def is_contiguous(self) -> bool:
-        """Whether elements follow each other in C order; lengths of 1 may have any stride."""
-        expected = self.item_bytes
-        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if extent != 1 and stride != expected and not self.is_empty:
-                return False
-            expected *= extent
-        return True
-
-    def on(self, device: int) -> ArrayForm:
-        """The same form on another device."""
-        return array_form(self.shape, self.strides, self.item_bytes, self.dtype, device, self.library)
-
-
-@functools.lru_cache(maxsize=_MAX_FORMS)
-def array_form(
-    shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int, dtype: str, device: int, library: str
-) -> ArrayForm:
-    """The one form with these values; one that was dropped from the cache is made anew."""
-    return ArrayForm(shape, strides, item_bytes, dtype, device, library)
-
-
-class ArrayView(NamedTuple):
-    """Where an array is, and its form; readers make plain pairs of them, which cost less."""
-
-    pointer: int
-    form: ArrayForm
-
-
-NO_FORM = ArrayForm((), (), 1, "none", -1, "")
-"""Stands for an argument that was not passed."""
 
 
 def view_array(name: str, array: Array | None, stream: int) -> tuple[int, ArrayForm]:
@@ -159,7 +105,7 @@ def _read_torch(name: str, array: Array, stream: int) -> _Pair:
     return array.data_ptr(), form
 
 
-@functools.lru_cache(maxsize=_MAX_FORMS)
+@functools.lru_cache(maxsize=MAX_FORMS)
 def _torch_form(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: Any
 ) -> ArrayForm | None:
@@ -183,7 +129,7 @@ def _read_cupy(name: str, array: Array, stream: int) -> _Pair:
     return data.ptr, _cupy_form(array.shape, array.strides, array.dtype, data.device_id)
 
 
-@functools.lru_cache(maxsize=_MAX_FORMS)
+@functools.lru_cache(maxsize=MAX_FORMS)
 def _cupy_form(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: int) -> ArrayForm:
     return array_form(shape, strides, dtype.itemsize, dtype.name, device, "cupy")
 
@@ -213,7 +159,7 @@ def _read_interface(name: str, array: Array, stream: int) -> _Pair:
     return interface["data"][0], form
 
 
-@functools.lru_cache(maxsize=_MAX_FORMS)
+@functools.lru_cache(maxsize=MAX_FORMS)
 def _interface_form(
     shape: tuple[int, ...], strides: tuple[int, ...] | None, typestr: str, library: str
 ) -> ArrayForm:

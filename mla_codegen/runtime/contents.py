@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from mla_codegen.call_rules import content_faults
-from mla_codegen.errors import LaunchError
-from mla_codegen.runtime.arrays import ArrayView
-from mla_codegen.runtime.problem import Problem
+from mla_codegen.call.checks import raise_if
+from mla_codegen.call.contents import content_faults
+from mla_codegen.call.forms import ArrayView
+from mla_codegen.call.problem import Problem
+from mla_codegen.call.rules import CallRules
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,29 +35,13 @@ class HostCopies(Protocol):
 
 
 def check_contents(
-    driver: HostCopies,
-    dtypes: Mapping[str, str],
-    first_axes: Mapping[str, str],
-    views: Mapping[str, ArrayView],
-    problem: Problem,
-    stream: int,
+    driver: HostCopies, rules: CallRules, views: Mapping[str, ArrayView], problem: Problem, stream: int
 ) -> None:
-    """LaunchError where lengths or scales cannot be right; `dtypes` says which to look at, in yaml names, and
-    `first_axes` what their first axis counts."""
-    queued = {name: _queue_copy(driver, views[name], dtype, stream) for name, dtype in dtypes.items()}
+    """LaunchError where lengths or scales, given by name on the device, cannot be right."""
+    queued = {rule.name: _queue_copy(driver, views[rule.name], rule.dtype, stream) for rule in rules.contents}
     driver.synchronize_stream(stream)
     copies = {name: np.broadcast_to(copy, views[name].form.shape) for name, copy in queued.items()}
-    faults = tuple(
-        content_faults(
-            copies,
-            first_axes,
-            total_q=problem.total_q,
-            total_k=problem.total_k,
-            max_seqlen_q=problem.max_seqlen_q,
-        )
-    )
-    if faults:
-        raise LaunchError(faults)
+    raise_if(content_faults(rules, copies, problem))
 
 
 def _queue_copy(driver: HostCopies, view: ArrayView, dtype: str, stream: int) -> NDArray[np.generic]:

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from mla_codegen.call.checks import check_inputs, check_limits, check_output
+from mla_codegen.call.forms import NO_FORM, ArrayForm, ArrayView
+from mla_codegen.call.problem import Problem
+from mla_codegen.call.rules import INPUT_NAMES, call_rules
 from mla_codegen.plan.model import Plan, Variant
-from mla_codegen.runtime.arguments import check_inputs, check_limits, check_output
-from mla_codegen.runtime.arrays import NO_FORM, ArrayForm, ArrayView
 from mla_codegen.runtime.build import KernelBuild
 from mla_codegen.runtime.contents import check_contents
 from mla_codegen.runtime.device import LoadedKernel, check_device, load_on_device
@@ -22,8 +24,6 @@ from mla_codegen.runtime.driver import Driver, the_driver
 from mla_codegen.runtime.launch import LaunchForm, PreparedLaunch
 from mla_codegen.runtime.limited import Limited
 from mla_codegen.runtime.packing import params_layout
-from mla_codegen.runtime.problem import Problem
-from mla_codegen.runtime.rules import INPUT_NAMES, Layout, call_rules
 from mla_codegen.runtime.variants import variant_for
 
 _MAX_CALLS = 256
@@ -63,13 +63,13 @@ class Dispatcher:
     def __init__(self, plan: Plan, build: KernelBuild, *, driver: Driver | None) -> None:
         """Loads nothing yet; `driver` stands in for the CUDA driver in tests."""
         self.rules = call_rules(plan)
-        self.outputs = tuple(rule for rule in self.rules.arguments if rule.is_output)
+        self.outputs = self.rules.outputs
         self.loaded: dict[int, LoadedKernel] = {}
         self._plan = plan
         self._layouts = {variant.entry: params_layout(variant.params) for variant in plan.variants}
         self._build = build
         self._given_driver = driver
-        self._calls: Limited[tuple[Forms, int, float], CheckedCall] = Limited(_MAX_CALLS)
+        self._calls: Limited[tuple[Forms, int | None, float], CheckedCall] = Limited(_MAX_CALLS)
         self._lock = threading.RLock()
 
     @functools.cached_property
@@ -77,9 +77,12 @@ class Dispatcher:
         return the_driver() if self._given_driver is None else self._given_driver
 
     def checked(
-        self, pointers: Pointers, forms: Forms, *, max_seqlen_q: int, softmax_scale: float
+        self, pointers: Pointers, forms: Forms, *, max_seqlen_q: int | None, softmax_scale: float
     ) -> CheckedCall:
-        """The call with these inputs, in the order of INPUT_NAMES; LaunchError where they do not fit."""
+        """The call with these inputs, in the order of INPUT_NAMES; LaunchError where they do not fit.
+
+        `max_seqlen_q` is None where queries are dense.
+        """
         key = (forms, max_seqlen_q, softmax_scale)
         call = self._calls.get(key)
         if call is None or any(map(operator.and_, pointers, call.masks)):
@@ -94,14 +97,8 @@ class Dispatcher:
         """LaunchError where lengths or scales cannot be right; waits for the stream."""
         places = dict(zip(INPUT_NAMES, pointers, strict=True))
         views = {name: ArrayView(places[name], form) for name, form in call.forms.items()}
-        dtypes = {
-            rule.name: rule.dtype
-            for rule in self.rules.arguments
-            if rule.layout is not Layout.ROWS and not rule.is_output
-        }
-        first_axes = {rule.name: rule.axes[0] for rule in self.rules.arguments}
         with self.driver.on_device(call.problem.device):
-            check_contents(self.driver, dtypes, first_axes, views, call.problem, stream)
+            check_contents(self.driver, self.rules, views, call.problem, stream)
 
     def launch(
         self, call: CheckedCall, pointers: Pointers, outputs: Iterable[tuple[int, ArrayForm]], stream: int
@@ -133,13 +130,13 @@ class Dispatcher:
             return self.loaded[device]
 
     def _check(
-        self, pointers: Pointers, forms: Forms, max_seqlen_q: int, softmax_scale: float
+        self, pointers: Pointers, forms: Forms, max_seqlen_q: int | None, softmax_scale: float
     ) -> CheckedCall:
         given = dict(zip(INPUT_NAMES, map(ArrayView, pointers, forms), strict=True))
         checked = check_inputs(self.rules, given, max_seqlen_q=max_seqlen_q, softmax_scale=softmax_scale)
         problem = checked.problem
         variant = variant_for(self._plan, problem)
-        check_limits(problem, variant.launch)
+        check_limits(problem, variant)
         found = {name: view.form for name, view in checked.views.items()}
         kernel = None if problem.is_empty else self.kernel_on(problem.device)
         present = operator.itemgetter(*(index for index, form in enumerate(forms) if form is not NO_FORM))

@@ -8,23 +8,23 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from mla_codegen.call_rules import checked_max_seqlen, checked_softmax_scale
+from mla_codegen.call.checks import output_shape, raise_if
+from mla_codegen.call.description import lse_info, plan_mapping
+from mla_codegen.call.faults import not_declared
+from mla_codegen.call.numbers import checked_max_seqlen, checked_softmax_scale
+from mla_codegen.call.problem import Problem
+from mla_codegen.call.rules import INPUT_NAMES
 from mla_codegen.dtypes import DTYPES
 from mla_codegen.errors import LaunchError
 from mla_codegen.plan.model import Plan
 from mla_codegen.runtime.allocation import empty_like_library
-from mla_codegen.runtime.arguments import output_shape
 from mla_codegen.runtime.arrays import Array, view_array
 from mla_codegen.runtime.build import KernelBuild
 from mla_codegen.runtime.dispatch import Dispatcher
 from mla_codegen.runtime.driver import Driver
-from mla_codegen.runtime.problem import Problem
-from mla_codegen.runtime.rules import INPUT_NAMES
 from mla_codegen.runtime.streams import current_stream_function, stream_handle
 from mla_codegen.runtime.variants import main_variant
 from mla_codegen.runtime.warm import Arguments, WarmCalls
-
-_LSE_BASES = {"natural": "e", "log2": "2"}
 
 
 class Kernel:
@@ -66,8 +66,10 @@ class Kernel:
     ) -> Array:
         """Attention of the queries over the keys; `plan["arguments"]` has the dtypes and axes.
 
-        `max_seqlen_q` is a capacity: no sequence may have more queries, which only `check=True` verifies,
-        together with cu_seqlens and scales, at the price of one synchronisation. `softmax_scale` defaults to
+        Exactly the arguments that are there are passed; `q_rope` and `k_rope` are None where dims.rope is 0.
+        `max_seqlen_q` belongs to ragged queries and is a capacity: no sequence may have more queries, which
+        only `check=True` verifies, together with cu_seqlens and scales, at the price of one synchronisation.
+        Dense queries have their length in their shape, and refuse it. `softmax_scale` defaults to
         1 / sqrt(nope + rope). `stream` is an integer handle or a stream object; default is the current stream
         of the library that q_nope comes from. An output that is not passed is allocated by that library, on
         its current stream; one that is passed must not share memory with an input, which nothing checks.
@@ -82,7 +84,7 @@ class Kernel:
         """A call that is not known yet: everything is checked, missing outputs are allocated."""
         *inputs, out, lse, max_seqlen_q, softmax_scale = arguments
         dispatcher = self._dispatcher
-        tokens = checked_max_seqlen(max_seqlen_q)
+        tokens = checked_max_seqlen(max_seqlen_q, ragged=dispatcher.rules.ragged_q)
         scale = checked_softmax_scale(softmax_scale, dispatcher.rules.softmax_scale)
         handle = -1 if stream is None else stream_handle(stream)
         first = view_array(INPUT_NAMES[0], inputs[0], max(handle, 0))
@@ -107,8 +109,7 @@ class Kernel:
     @functools.cached_property
     def plan(self) -> Mapping[str, Any]:
         """The contents of plan.json, read-only."""
-        frozen: Mapping[str, Any] = _frozen(self._plan.to_mapping())
-        return frozen
+        return plan_mapping(self._plan)
 
     @property
     def spec(self) -> Mapping[str, Any]:
@@ -139,12 +140,7 @@ class Kernel:
     @property
     def lse_info(self) -> Mapping[str, Any] | None:
         """Base of the logarithm, layout, value of rows that see no key; None where there is no LSE."""
-        softmax = self._plan.spec["softmax"]
-        if softmax["lse"] == "none":
-            return None
-        return MappingProxyType(
-            {"base": _LSE_BASES[softmax["lse"]], "layout": softmax["lse_layout"], "empty": float("-inf")}
-        )
+        return lse_info(self._plan)
 
     def is_compiled(self) -> bool:
         """Whether a call would run without the compiler."""
@@ -184,22 +180,10 @@ class Kernel:
         rules = self._dispatcher.outputs
         given = (out, lse)[: len(rules)]
         if lse is not None and len(rules) == 1:
-            message = "lse is passed, but softmax.lse of the spec is none"
-            raise LaunchError.single(
-                "argument-not-declared", message, help="leave lse out, or declare softmax.lse"
-            )
+            raise_if([not_declared("lse")])
         return tuple(
             empty_like_library(like, output_shape(rule, problem), DTYPES[rule.dtype], problem.device)
             if array is None
             else array
             for rule, array in zip(rules, given, strict=True)
         )
-
-
-def _frozen(value: object) -> Any:
-    """`value` with mappings made read-only and lists made tuples, all the way down."""
-    if isinstance(value, Mapping):
-        return MappingProxyType({key: _frozen(item) for key, item in value.items()})
-    if isinstance(value, (list, tuple)):
-        return tuple(_frozen(item) for item in value)
-    return value

@@ -8,16 +8,16 @@ those that the block had before. What remains are two foreign calls: which conte
 from __future__ import annotations
 
 import ctypes
-import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mla_codegen.plan.model import ParamField, TensorMap, Variant
-from mla_codegen.runtime.arrays import ArrayForm
+from mla_codegen.call.forms import ArrayForm
+from mla_codegen.call.launch import grid_of, map_dimensions, param_value
+from mla_codegen.call.problem import Problem
+from mla_codegen.plan.model import TensorMap, Variant
 from mla_codegen.runtime.driver import Driver
 from mla_codegen.runtime.packing import ParamsLayout
-from mla_codegen.runtime.problem import Problem
 from mla_codegen.runtime.tensormap import (
     TENSOR_MAP_ALIGN_BYTES,
     TENSOR_MAP_BYTES,
@@ -26,6 +26,8 @@ from mla_codegen.runtime.tensormap import (
 )
 
 _WORD_BYTES = 8
+_LEAST_STRIDE_BYTES = 16
+"""The driver takes strides in multiples of this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,12 @@ class ArgumentBlock:
         self._storage = ctypes.create_string_buffer(size_bytes + TENSOR_MAP_ALIGN_BYTES)
         start = -(-ctypes.addressof(self._storage) // TENSOR_MAP_ALIGN_BYTES) * TENSOR_MAP_ALIGN_BYTES
         places = [start + TENSOR_MAP_BYTES * index for index in range(len(tensor_maps) + 1)]
-        values = {field.name: param_value(field, form) for field in form.variant.params}
+        values = {
+            field.name: 0
+            if field.name in form.forms
+            else param_value(field, form.variant, form.problem, form.forms)
+            for field in form.variant.params
+        }
         ctypes.memmove(places[-1], layout.pack(values), layout.size_bytes)
         self._words = (ctypes.c_uint64 * (layout.size_bytes // _WORD_BYTES)).from_address(places[-1])
         self._word_sources = [
@@ -138,68 +145,26 @@ class ArgumentBlock:
         self.pointers = pointers
 
 
-def grid_of(variant: Variant, problem: Problem) -> tuple[int, int, int]:
-    """x = query tiles x heads; y and z count the sequences."""
-    limit = variant.launch.grid_y_limit
-    return (
-        query_tiles(variant, problem) * problem.heads,
-        min(problem.batch, limit),
-        -(-problem.batch // limit),
-    )
-
-
-def query_tiles(variant: Variant, problem: Problem) -> int:
-    """Tiles of the longest sequence that the call allows."""
-    return -(-problem.max_seqlen_q // variant.launch.block_m)
-
-
-def param_value(field: ParamField, form: LaunchForm) -> int | float:
-    """The value of one member of Params, 0 for an address; KeyError where it is not known here."""
-    forms, problem, name = form.forms, form.problem, field.name
-    if name in forms:
-        return 0
-    if name.endswith("_head_step"):
-        return head_step(forms[name.removesuffix("_head_step")])
-    if name.endswith("_stride"):
-        argument = name.removesuffix("_token_stride").removesuffix("_head_stride")
-        return 0 if field.axis is None else _element_stride(forms[argument], field.axis)
-    if name == "scale_log2":
-        return problem.softmax_scale * math.log2(math.e)
-    tiles = query_tiles(form.variant, problem)
-    return {"batch": problem.batch, "heads": problem.heads, "query_tiles": tiles}[name]
-
-
-def head_step(form: ArrayForm) -> int:
-    """What a head number is multiplied by to get the coordinate: 0 where all heads lie in the same place."""
-    return 0 if len(form.shape) == 2 or form.shape[1] == 1 or form.strides[1] == 0 else 1
-
-
 def map_source(tensor_map: TensorMap, forms: Mapping[str, ArrayForm]) -> str:
-    """The argument whose address a map gets: q_nope's for a tensor without tokens, which is never read."""
-    return tensor_map.argument if forms[tensor_map.argument].shape[0] else "q_nope"
+    """The argument whose address a map gets: q_nope's for a tensor without elements, which is never read."""
+    return "q_nope" if forms[tensor_map.argument].is_empty else tensor_map.argument
 
 
 def map_request(tensor_map: TensorMap, form: ArrayForm, address: int) -> TensorMapRequest:
-    """What the driver is asked for; dimensions of length 1 get a stride that the driver takes."""
-    places = {"tokens": 0, "heads": 1, "depth": len(form.shape) - 1}
-    is_empty = form.shape[0] == 0
-    row_bytes = form.shape[-1] * form.item_bytes
-    extents, strides = [], []
-    for axis in tensor_map.axes:
-        one = (axis == "heads" and head_step(form) == 0) or (axis != "depth" and is_empty)
-        extent = 1 if one else form.shape[places[axis]]
-        extents.append(extent)
-        strides.append(form.strides[places[axis]] if extent > 1 else row_bytes)
+    """What the driver is asked for; dimensions of length 1 get a stride that the driver takes.
+
+    A tensor without elements is described as one row, since the driver takes no extent of 0.
+    """
+    (depth, _), *outer = map_dimensions(tensor_map, form)
+    row_bytes = max(form.shape[tensor_map.dims[0]] * form.item_bytes, _LEAST_STRIDE_BYTES)
+    if form.is_empty:
+        outer = [(1, 0) for _ in outer]
     return TensorMapRequest(
         tensor_map.name,
         tensor_map.dtype,
         address,
-        tuple(extents),
-        tuple(strides[1:]),
+        (max(depth, 1), *(extent for extent, _ in outer)),
+        tuple(stride if extent > 1 else row_bytes for extent, stride in outer),
         tensor_map.box,
         tensor_map.swizzle_bytes,
     )
-
-
-def _element_stride(form: ArrayForm, axis: int) -> int:
-    return form.strides[axis] // form.item_bytes

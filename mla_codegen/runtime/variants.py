@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mla_codegen.call.problem import Problem
 from mla_codegen.plan.model import Plan, Variant
-from mla_codegen.runtime.problem import Problem
 
 
 def main_variant(plan: Plan) -> Variant:

@@ -22,7 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from mla_codegen.runtime.arrays import Array, ArrayForm, BulkReader, Traits, bulk_reader
+from mla_codegen.call.forms import ArrayForm
+from mla_codegen.runtime.arrays import Array, BulkReader, Traits, bulk_reader
 from mla_codegen.runtime.launch import PreparedLaunch
 from mla_codegen.runtime.limited import Limited
 from mla_codegen.runtime.streams import current_stream_function, stream_handle
@@ -31,6 +32,7 @@ Arguments: TypeAlias = tuple[Any, ...]
 """All arrays of a call in the order of INPUT_NAMES, then `out`, `lse`, `max_seqlen_q` and `softmax_scale`."""
 
 _NUMBERS = slice(-2, None)
+_CAPACITY_TYPES = (int, type(None))
 _SCALE_TYPES = (int, float, type(None))
 _MAX_CALLS = 256
 _MAX_FAMILIES = 64
@@ -104,7 +106,7 @@ def _family(arguments: Arguments) -> _Family | None:
     """The family of a legal call; None where such calls have to go the long way."""
     *arrays, tokens, scale = arguments
     reader = bulk_reader(type(array) for array in arrays if array is not None)
-    if reader is None or type(tokens) is not int or type(scale) not in _SCALE_TYPES:
+    if reader is None or type(tokens) not in _CAPACITY_TYPES or type(scale) not in _SCALE_TYPES:
         return None
     present = [index for index, array in enumerate(arrays) if array is not None]
     return _Family(operator.itemgetter(*present), reader, current_stream_function(reader.library))

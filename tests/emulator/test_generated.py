@@ -168,7 +168,7 @@ def read_only(shape: tuple[int, ...]) -> np.ndarray:
     ("change", "text"),
     [
         ({"q_scale": None}, "q_scale is missing"),
-        ({"v_scale": np.ones(1, np.float32)}, "v_scale is passed, but the spec does not declare it"),
+        ({"v_scale": np.ones(1, np.float32)}, "v_scale is passed, but scales.v of the spec is none"),
         ({"max_seqlen_q": None}, "max_seqlen_q is missing"),
         ({"q_rope": np.zeros((20, 2, 64), np.float32)}, "q_rope has dtype float32, bf16 is needed"),
         ({"k_rope": np.zeros((50, 48), np.uint16)}, r"k_rope has shape \[50, 48\]"),

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mla_codegen.call.forms import ArrayForm, array_form
 from mla_codegen.plan.model import (
     PLAN_SCHEMA,
     Argument,
@@ -28,7 +29,6 @@ from mla_codegen.plan.model import (
     TensorMap,
     Variant,
 )
-from mla_codegen.runtime.arrays import ArrayForm, array_form
 from mla_codegen.runtime.packing import ParamsLayout, params_layout
 
 TOTAL_Q, TOTAL_K, HEADS, BATCH = 70, 90, 8, 2
@@ -65,13 +65,14 @@ _PARAMS = (
     ("i64", "k_scale_token_stride"),
     ("float", "scale_log2"),
 )
-_STRIDE_AXES = {
+_AXES = {
+    **dict.fromkeys(("q_nope_head_step", "q_rope_head_step", "k_nope_head_step", "v_head_step"), 1),
     "out_token_stride": 0,
     "out_head_stride": 1,
     "q_scale_token_stride": 0,
     "k_scale_token_stride": 0,
 }
-"""The axis that a stride of Params goes along."""
+"""The axis that a stride or a step of Params goes along."""
 
 
 def blank(cls: type, given: Mapping[str, Any]) -> Any:
@@ -139,7 +140,7 @@ def _variant(*, scaled: bool, debug: bool) -> Variant:
             ),
             "tensor_maps": tuple(_maps()),
             "params": tuple(
-                ParamField(ctype=ctype, name=name, comment="", axis=_STRIDE_AXES.get(name))
+                ParamField(ctype=ctype, name=name, comment="", axis=_AXES.get(name))
                 for ctype, name in _PARAMS
                 if scaled or not name.startswith(("q_scale", "k_scale"))
             ),
@@ -157,7 +158,10 @@ def _maps() -> Iterator[TensorMap]:
         ("k_rope", "bf16", 32, 64),
         ("v", "e4m3", 32, 128),
     ):
-        given = {"axes": ("depth", "tokens", "heads"), "box": (width, rows, 1), "swizzle_bytes": 128}
+        dims = (1, 0, -1) if argument == "k_rope" else (2, 0, 1)
+        given = {
+            "axes": ("depth", "tokens", "heads"), "dims": dims, "box": (width, rows, 1), "swizzle_bytes": 128
+        }  # fmt: skip
         yield blank(TensorMap, {"name": f"{argument}_map", "argument": argument, "dtype": dtype, **given})
 
 

@@ -16,7 +16,7 @@ from mla_codegen.resources import package_folder
 
 PACKAGE = package_folder()
 ROOT = PACKAGE.parent
-BASE = ("errors", "arch", "dtypes", "digest", "call_rules", "files")
+BASE = ("errors", "arch", "dtypes", "digest", "files")
 SPEC = ("spec", "spec_faults", "spec_rules", "spec_sections")
 LOADER = ("spec_loader", "spec_matrix", "spec_nodes", "spec_scalars")
 NUMBERS = (
@@ -37,7 +37,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "arch": (),
     "dtypes": (),
     "digest": (),
-    "call_rules": ("errors",),
     "files": (),
     "resources": (),
     **dict.fromkeys(SPEC, (*BASE, *SPEC)),
@@ -47,12 +46,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "render": ("plan.model", "resources"),
     "template_lint": ("errors", "render", "resources"),
     "emit": ("digest", "files", "plan.model", "render"),
-    "runtime": (*BASE, "plan.model", "runtime"),
+    "call": ("arch", "dtypes", "errors", "plan.model", "tensors", "call"),
+    "runtime": (*BASE, "plan.model", "call", "runtime"),
     **dict.fromkeys(NUMBERS, (*BASE, "plan.model", *NUMBERS)),
     "loading": (*BASE, "plan.model", "runtime"),
     "judge": (*BASE, "plan.model", *NUMBERS),
     "machine": ("arch", "emulator.compiler", "errors", "runtime"),
-    "emulator": (*BASE, "plan.model", "emulator"),
+    "emulator": (*BASE, "plan.model", "call", "emulator"),
 }
 
 # Packages that only some may import.
@@ -69,7 +69,7 @@ RESTRICTED: dict[str, tuple[str, ...]] = {
 
 # Imports inside functions, made when a call needs them.
 LAZY: dict[str, tuple[str, ...]] = {
-    "loading": ("emit", "emulator", "plan", "render", "spec_loader"),
+    "loading": ("emit", "emulator", "plan", "render", "spec", "spec_loader"),
     "tensors": ("spec_loader",),
     "dtypes": (),
 }

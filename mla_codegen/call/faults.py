@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from mla_codegen.call_rules import overlaps_itself
+from mla_codegen.call.forms import ArrayForm, ArrayView
+from mla_codegen.call.rules import ArgumentRule, Layout
 from mla_codegen.dtypes import DTYPES
 from mla_codegen.errors import Diagnostic
-from mla_codegen.runtime.arrays import ArrayForm, ArrayView
-from mla_codegen.runtime.rules import ArgumentRule, Layout
+
+_SHARED_AXES = ("heads", "kv_heads", "batch")
+"""Axes along which inputs may have stride 0: all indices are the same place."""
+_FIELDS = {
+    "q_rope": ("dims.rope", "0", "pass None as q_rope"),
+    "k_rope": ("dims.rope", "0", "pass None as k_rope"),
+    "q_scale": ("scales.q", "none", "leave q_scale out, or declare scales.q"),
+    "k_scale": ("scales.k", "none", "leave k_scale out, or declare scales.k"),
+    "v_scale": ("scales.v", "none", "leave v_scale out, or declare scales.v"),
+    "cu_seqlens_q": ("layout.q", "dense", "leave cu_seqlens_q out, or declare layout.q: ragged"),
+    "cu_seqlens_k": ("layout.kv", "dense", "leave cu_seqlens_k out, or declare layout.kv: ragged"),
+    "lse": ("softmax.lse", "none", "leave lse out, or declare softmax.lse"),
+}
+"""The field of the spec, and its value, with which an argument does not exist; then a way out."""
 
 
 def fault(code: str, message: str, help_text: str | None = None) -> Diagnostic:
     return Diagnostic(code=code, message=message, help=help_text)
+
+
+def missing(rule: ArgumentRule) -> Diagnostic:
+    """An input that the plan has and the call does not."""
+    message = f"{rule.name} is missing, the spec requires it as {rule.dtype} [{', '.join(rule.axes)}]"
+    return fault("argument-missing", message, f"pass {rule.name}=")
+
+
+def not_declared(name: str) -> Diagnostic:
+    """An argument of the call that the plan does not have."""
+    field, value, way_out = _FIELDS[name]
+    return fault("argument-not-declared", f"{name} is passed, but {field} of the spec is {value}", way_out)
 
 
 def type_faults(rule: ArgumentRule, form: ArrayForm) -> Iterator[Diagnostic]:
@@ -30,14 +56,16 @@ def type_faults(rule: ArgumentRule, form: ArrayForm) -> Iterator[Diagnostic]:
         )
 
 
-def shape_faults(rule: ArgumentRule, form: ArrayForm, sizes: Mapping[str, int]) -> Iterator[Diagnostic]:
-    """Another shape than the sizes of the call give."""
+def shape_faults(
+    rule: ArgumentRule, form: ArrayForm, sizes: Mapping[str, int], origins: str
+) -> Iterator[Diagnostic]:
+    """Another shape than the sizes of the call give, which `origins` says the source of."""
     needed = [sizes[axis] if axis in sizes else int(axis) for axis in rule.axes]
     if list(form.shape) != needed:
         yield fault(
             "shape",
             f"{rule.name} has shape {list(form.shape)}, {needed} is needed ([{', '.join(rule.axes)}])",
-            "total_q and heads are those of q_nope, total_k those of k_nope, batch that of cu_seqlens_q",
+            origins or f"reshape {rule.name}, or build a spec for its dims",
         )
 
 
@@ -63,8 +91,8 @@ def _row_faults(rule: ArgumentRule, form: ArrayForm, limit_bytes: int) -> Iterat
             f"make {rule.name} contiguous",
         )
     for axis, (extent, stride) in enumerate(zip(form.shape[:-1], form.strides, strict=False)):
-        shared_head = stride == 0 and axis == 1 and not rule.is_output
-        if extent == 1 or shared_head:
+        is_shared = stride == 0 and rule.axes[axis] in _SHARED_AXES and not rule.is_output
+        if extent == 1 or is_shared:
             continue
         if stride % rule.align_bytes or not 0 < stride < limit_bytes:
             yield fault(
@@ -108,3 +136,12 @@ _LAYOUT_FAULTS: Mapping[Layout, Callable[[ArgumentRule, ArrayForm, int], Iterato
     Layout.ELEMENTS: _element_faults,
     Layout.CONTIGUOUS: _contiguous_faults,
 }
+
+
+def overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two elements of an array may share memory; shape in elements, strides of above 0 in bytes.
+
+    False only where each axis steps over all of the next inner one, which is what views of whole arrays do.
+    """
+    axes = sorted((stride, extent) for extent, stride in zip(shape, strides, strict=True) if extent > 1)
+    return any(outer < extent * stride for (stride, extent), (outer, _) in itertools.pairwise(axes))
