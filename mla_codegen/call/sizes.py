@@ -63,11 +63,14 @@ def origins(rules: CallRules, rule: ArgumentRule) -> str:
         source = _origin(rules, symbol)
         if source is not None and source != f"that of {rule.name}":
             by_source.setdefault(source, []).append(symbol)
-    return ", ".join(
-        f"{' and '.join(symbols)} {'is' if len(symbols) == 1 else 'are'} "
-        f"{source if len(symbols) == 1 else source.replace('that of', 'those of')}"
-        for source, symbols in by_source.items()
-    )
+    return ", ".join(_origin_text(symbols, source) for source, symbols in by_source.items())
+
+
+def _origin_text(symbols: list[str], source: str) -> str:
+    *others, last = symbols
+    if not others:
+        return f"{last} is {source}"
+    return f"{', '.join(others)} and {last} are {source.replace('that of', 'those of')}"
 
 
 def _origin(rules: CallRules, symbol: str) -> str | None:
