@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mla_codegen.arch import ARCHS
 from mla_codegen.errors import LaunchError
 from mla_codegen.plan.model import Plan
-from mla_codegen.runtime import make_kernel, read_built_folder
+from mla_codegen.runtime import make_kernel, may_compile, read_built_folder
 
 if TYPE_CHECKING:
     from mla_codegen.spec import Spec
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     Source: TypeAlias = "str | os.PathLike[str] | Spec"
 
 _BACKENDS = ("gpu", "emulator", "auto")
-_COMPILE = ("auto", "never")
 
 
 def load(
@@ -31,8 +30,6 @@ def load(
     compiler runs, neither for the GPU nor for the emulator, and a call of a kernel that was not compiled
     before is a CompileError.
     """
-    if compile not in _COMPILE:
-        raise LaunchError.single("compile", f"compile is {compile!r}, 'auto' or 'never' is allowed")
     if backend not in _BACKENDS:
         raise LaunchError.single("backend", f"backend is {backend!r}, {' or '.join(_BACKENDS)} is allowed")
     if backend == "auto":
@@ -41,7 +38,7 @@ def load(
     if not sources:
         raise LaunchError.single("no-source", "load got an empty list, at least one spec is needed")
     if backend == "emulator":
-        return _emulated(_built(sources[0], debug=debug), compile)
+        return _emulated(_built(sources[0], debug=debug), may_compile(compile))
     built = [_built(item, debug=debug) for item in sources]
     plan, text, folder = built[0] if len(built) == 1 else _fitting(built)
     return make_kernel(plan, text, folder=folder, compile=compile)
@@ -114,9 +111,9 @@ def _device_capability() -> tuple[int, int] | None:
         return None
 
 
-def _emulated(built: Built, compile: str) -> Any:
+def _emulated(built: Built, allowed: bool) -> Any:
     """The kernel on the CPU."""
     from mla_codegen.emulator import load_emulated
 
     plan, text, _ = built
-    return load_emulated(plan, text, compile=compile)
+    return load_emulated(plan, text, may_compile=allowed)

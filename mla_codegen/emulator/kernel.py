@@ -298,14 +298,14 @@ class EmulatedKernel:
         return result, time.perf_counter() - begin
 
 
-def load_emulated(plan: Plan, source: str, *, compile: str = "auto") -> EmulatedKernel:
+def load_emulated(plan: Plan, source: str, *, may_compile: bool = True) -> EmulatedKernel:
     """The emulated kernel of a plan and its source; CompileError where the source does not compile.
 
-    With compile="never" no compiler runs, now or later: a call of a kernel that the cache does not hold is a
-    CompileError.
+    Where it may not be compiled, no compiler runs, now or later: a call of a kernel that the cache does not
+    hold is a CompileError.
     """
-    kernel = EmulatedKernel(plan, source, may_compile=compile == "auto")
-    if compile == "auto":
+    kernel = EmulatedKernel(plan, source, may_compile=may_compile)
+    if may_compile:
         kernel.warmup()
     return kernel
 

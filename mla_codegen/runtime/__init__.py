@@ -16,7 +16,7 @@ from mla_codegen.runtime.built_folder import read_built_folder
 if TYPE_CHECKING:
     from mla_codegen.runtime.kernel import Kernel
 
-__all__ = ["load_kernel", "make_kernel", "read_built_folder"]
+__all__ = ["load_kernel", "make_kernel", "may_compile", "read_built_folder"]
 
 
 def load_kernel(folder: str | os.PathLike[str], *, compile: str = "auto") -> Kernel:
@@ -37,8 +37,14 @@ def make_kernel(plan: Plan, source: str, *, folder: Path | None = None, compile:
     from mla_codegen.runtime.cache import default_cache
     from mla_codegen.runtime.kernel import Kernel
 
+    allowed = may_compile(compile)
+    cache = default_cache(cache_folder())
+    build = KernelBuild(plan, source, cache=cache, folder=folder, may_compile=allowed)
+    return Kernel(plan, source, build)
+
+
+def may_compile(compile: str) -> bool:
+    """Whether the option allows a compiler to run; LaunchError where it is neither 'auto' nor 'never'."""
     if compile not in ("auto", "never"):
         raise LaunchError.single("compile", f"compile is {compile!r}, 'auto' or 'never' is allowed")
-    cache = default_cache(cache_folder())
-    build = KernelBuild(plan, source, cache=cache, folder=folder, may_compile=compile == "auto")
-    return Kernel(plan, source, build)
+    return compile == "auto"

@@ -79,6 +79,32 @@ def test_call_returns_the_output_and_fills_out() -> None:
     assert (padded.view(np.uint16)[:, :, 144:] == 7).all()
 
 
+def test_a_kernel_that_may_not_be_compiled_has_to_be_in_the_cache() -> None:
+    data = make_problem(BF16, (5,), (9,), 1).arguments
+    source = source_of(BF16) + "// compiled by this test alone\n"
+    kernel = load_emulated(plan_of(BF16), source, may_compile=False)
+    assert not kernel.is_compiled()
+    with pytest.raises(
+        CompileError, match="not compiled for the emulator, and compile='never' forbids to do it"
+    ):
+        kernel(**data)
+    assert EmulatedKernel(plan_of(BF16), source).is_compiled() is False
+    expected = load_emulated(plan_of(BF16), source)(**data)
+    assert kernel.is_compiled()
+    assert np.array_equal(kernel(**data).view(np.uint16), expected.view(np.uint16))
+
+
+def test_figures_and_plan_are_those_of_the_gpu_kernel_and_read_only() -> None:
+    kernel = EmulatedKernel(plan_of(FP8), source_of(FP8))
+    launch = plan_of(FP8).variants[0].launch
+    assert kernel.attributes == {"threads": launch.threads, "shared_bytes": launch.smem_bytes}
+    assert kernel.spec["dims"]["nope"] == 128 and kernel.plan["name"] == FP8
+    assert kernel.lse_info is None
+    for mapping in (kernel.attributes, kernel.plan, kernel.spec["dims"]):
+        with pytest.raises(TypeError):
+            mapping["name"] = 1  # type: ignore[index]
+
+
 def test_slices_and_views_of_codes_give_the_same_bits() -> None:
     data = make_problem(FP8, (100,), (200,), 2)
     expected = kernel_of(FP8).run(**data.arguments).out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +101,24 @@ def test_wrong_options_are_refused(tmp_path: Path, options: dict[str, object], s
     built_folder(tmp_path / "tiny")
     with pytest.raises(LaunchError, match=said):
         load(tmp_path / "tiny", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["gpu", "emulator"])
+@pytest.mark.parametrize(("source", "kind"), [({}, "dict"), (None, "NoneType"), (b"a.yaml", "bytes")])
+def test_load_of_something_else_is_refused(source: Any, kind: str, backend: str) -> None:
+    for given in (source, [source]):
+        with pytest.raises(LaunchError, match=f"load got an object of type {kind}, the path of a spec or of"):
+            load(given, backend=backend)
+
+
+def test_compile_is_an_option_of_the_emulator_too(tmp_path: Path) -> None:
+    built_folder(tmp_path / "tiny")
+    kernel = load(tmp_path / "tiny", backend="emulator", compile="never")
+    assert not kernel.is_compiled()
+    with pytest.raises(CompileError, match="compile='never' forbids to do it now"):
+        kernel.warmup()
+    with pytest.raises(LaunchError, match="compile is 'late', 'auto' or 'never' is allowed"):
+        load(tmp_path / "tiny", backend="emulator", compile="late")
 
 
 def test_load_of_nothing_is_refused() -> None:
