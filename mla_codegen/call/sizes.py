@@ -15,9 +15,12 @@ _SOURCES = {"total_q": "q_nope", "q_len": "q_nope", "total_k": "k_nope", "kv_len
 
 
 def size_faults(rules: CallRules, forms: Mapping[str, ArrayForm]) -> Iterator[Diagnostic]:
-    """Heads that are no whole groups, or arguments that do not agree on the batch."""
-    heads = _heads(rules, forms)
-    if heads % rules.group or heads == 0:
+    """Heads that the spec does not have or that are no whole groups, or arguments of different batches."""
+    heads = _extent(rules.rule("q_nope"), forms["q_nope"], "heads")
+    if rules.heads is not None and heads != rules.heads:
+        message = f"q_nope has {heads} heads, heads.q {rules.heads} of the spec is needed"
+        yield fault("heads", message, "pass all heads, or build a spec with heads.q: any")
+    elif heads % rules.group or heads == 0:
         yield fault(
             "heads",
             f"q_nope has {heads} heads, a multiple of heads.group {rules.group} above 0 is needed",
@@ -41,7 +44,7 @@ def size_faults(rules: CallRules, forms: Mapping[str, ArrayForm]) -> Iterator[Di
 
 def call_sizes(rules: CallRules, forms: Mapping[str, ArrayForm]) -> dict[str, int]:
     """The value of each symbol in the axes of arguments that have no `size_faults`."""
-    heads = _heads(rules, forms)
+    heads = _extent(rules.rule("q_nope"), forms["q_nope"], "heads")
     batch = _batch(rules, forms, rules.batch_source)
     sizes = {"batch": batch, "batch + 1": batch + 1, "heads": heads, "kv_heads": heads // rules.group}
     for symbol, name in _SOURCES.items():
@@ -74,20 +77,15 @@ def _origin_text(symbols: list[str], source: str) -> str:
 
 
 def _origin(rules: CallRules, symbol: str) -> str | None:
-    heads = "that of q_nope" if rules.heads is None else f"heads.q {rules.heads} of the spec"
     ragged_v = "total_k" in rules.rule("k_nope").axes
     known = {
         **{tokens: f"that of {name}" for tokens, name in _SOURCES.items()},
         "batch": f"that of {rules.batch_source}",
-        "heads": heads,
-        "kv_heads": "heads of q_nope / heads.group" if rules.heads is None else "heads.q / heads.group",
+        "heads": "that of q_nope",
+        "kv_heads": "heads of q_nope / heads.group",
         "v_columns": "16 * (total_k // 16 + batch)" if ragged_v else "16 * ceil(kv_len / 16)",
     }
     return known.get(symbol)
-
-
-def _heads(rules: CallRules, forms: Mapping[str, ArrayForm]) -> int:
-    return _extent(rules.rule("q_nope"), forms["q_nope"], "heads") if rules.heads is None else rules.heads
 
 
 def _batch(rules: CallRules, forms: Mapping[str, ArrayForm], name: str) -> int:

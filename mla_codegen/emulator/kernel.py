@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import time
@@ -58,7 +59,7 @@ class EmulatedKernel:
         self._source = source
         self._library: KernelLibrary | None = None
 
-    @property
+    @functools.cached_property
     def plan(self) -> Mapping[str, Any]:
         """The contents of plan.json, read-only."""
         return plan_mapping(self._plan)

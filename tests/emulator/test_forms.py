@@ -263,7 +263,8 @@ def test_heads_of_a_group_share_keys_and_values(name: str) -> None:
 @pytest.mark.parametrize(("name", "heads"), [("bf16_group", 6), ("bf16_lse_group", 1), ("fp8_all_group", 9)])
 def test_a_head_count_that_does_not_fit_is_refused(name: str, heads: int) -> None:
     spec, arguments = form(name), arguments_of(name, (7,), (9,))
-    allowed = f"a multiple of {spec.heads.group}" if spec.heads.q == "any" else str(spec.heads.q)
+    any_number = f"a multiple of heads.group {spec.heads.group} above 0"
+    allowed = any_number if spec.heads.q == "any" else f"heads.q {spec.heads.q} of the spec"
     for key in ("q_nope", "q_rope"):
         arguments[key] = np.repeat(arguments[key][:, :1], heads, axis=1)
     with pytest.raises(LaunchError, match=f"q_nope has {heads} heads, {allowed} is needed"):

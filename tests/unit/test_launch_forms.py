@@ -89,5 +89,5 @@ def test_heads_that_are_no_multiple_of_the_group_are_refused(heads: int) -> None
 
 
 def test_another_number_of_heads_than_the_fixed_one_is_refused() -> None:
-    with pytest.raises(LaunchError, match="q_nope has shape"):
+    with pytest.raises(LaunchError, match=r"q_nope has 3 heads, heads\.q 6 of the spec is needed"):
         launched("fp8_all_group", heads=3)
