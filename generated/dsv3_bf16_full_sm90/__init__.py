@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "e377c789c68b45b9b6af77903bc6cf0343a6c38204f61f97dda0b796e905fb4b"
+SOURCE_DIGEST = "91bf372d36f143a509a06afd21508b60350bcc7fd8a0a9d1ce5ac38011648e4a"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

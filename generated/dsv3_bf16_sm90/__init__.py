@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "20da6c212f8f8c45970c3019e4ad3106585cc455be7020c7f9a8e85ad2a8a690"
+SOURCE_DIGEST = "ff525232ee62c31c1d7c0a80119c24ce5450a35f2d883386f32955dbd3662584"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "e284ceb9b0323da03726c88262780025f66f020125d0312425051fbddc4e79c9"
+SOURCE_DIGEST = "af814406a7a239bf37ecac46f287d0bb486595621b97b69c05fff5a1f37b8d8a"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

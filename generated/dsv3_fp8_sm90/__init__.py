@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "f4e88765cd232e1833d34145e7b8dff5198645a12a6c105244501ee578b228a8"
+SOURCE_DIGEST = "53ef5b346e5bb85485ad89819273f2bee0a7dd49bdd5f90a8eabc7ac6f045b80"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

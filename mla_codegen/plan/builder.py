@@ -11,6 +11,7 @@ from mla_codegen.arch import ARCHS, ArchLimits
 from mla_codegen.errors import Diagnostic, PlanError
 from mla_codegen.plan import barriers, call, checks, constants, mma, roles, smem, text, tma
 from mla_codegen.plan.choices import tile_choices
+from mla_codegen.plan.scales import placed_scales, scale_names, score_factors
 from mla_codegen.plan.model import (
     PLAN_SCHEMA,
     Argument,
@@ -25,7 +26,15 @@ from mla_codegen.plan.model import (
     VLoad,
 )
 from mla_codegen.plan.support import ARCHES, unsupported
-from mla_codegen.plan.tiles import E4M3_LARGEST, LAZY_SUM_GOAL, Tiles, resolve_tiles, smaller
+from mla_codegen.plan.tiles import (
+    E4M3_LARGEST,
+    LAZY_SUM_GOAL,
+    Tiles,
+    fewer_consumers,
+    narrower,
+    resolve_tiles,
+    shallower,
+)
 from mla_codegen.plan.v_chunks import v_transposed_chunks
 from mla_codegen.plan.validation import validated
 
@@ -71,14 +80,23 @@ def make_plan(spec: Spec, *, debug: bool = False) -> Plan:
 
 
 def _fit(spec: Spec, tiles: Tiles, limits: ArchLimits) -> tuple[Tiles, Smem]:
-    """The largest of the tiles that ``auto`` may take and that fit, or the smallest of them."""
+    """The first of the tiles that ``auto`` may take and that fit, or the last of them."""
     while True:
         memory = smem.plan_smem(
             tiles,
             mbarriers=barriers.num_mbars(tiles),
             limit_bytes=limits.smem_per_cta_bytes,
         )
-        less = None if smem.fits(memory) else smaller(spec, tiles)
+        less = None
+        if not roles.registers_fit(tiles, limits):
+            less = narrower(spec, tiles) or fewer_consumers(spec, tiles)
+        elif not smem.fits(memory):
+            less = (
+                shallower(spec, tiles, least=2)
+                or narrower(spec, tiles)
+                or fewer_consumers(spec, tiles)
+                or shallower(spec, tiles, least=1)
+            )
         if less is None:
             return tiles, memory
         tiles = less
@@ -99,12 +117,12 @@ def _variant(
     debug: bool,
 ) -> Variant:
     qkv, rope, lse = spec.dtypes.qkv, spec.dtypes.rope_mma, spec.softmax.lse
-    maps = tma.plan_tensor_maps(tiles, qkv=qkv, rope=rope)
+    chunks = v_transposed_chunks(tiles)
+    maps = tma.plan_tensor_maps(tiles, chunks, qkv=qkv, rope=rope)
     tx_bytes = tma.tx_bytes(maps)
     mbarriers = barriers.plan_mbarriers(tiles, tx_bytes)
     named = barriers.plan_named_barriers(tiles)
     role_list = roles.plan_roles(tiles, registers)
-    chunks = v_transposed_chunks(tiles)
     features = _features(spec, tiles, debug=debug)
     return Variant(
         name="main",
@@ -122,9 +140,12 @@ def _variant(
         roles=role_list,
         mma=mma.mma_names(tiles),
         v_load=_v_load(tiles),
-        heads=_head_names(features, tiles),
+        heads=_head_names(tiles),
+        scales=scale_names(tiles),
+        placed_scales=placed_scales(tiles),
+        factors=score_factors(tiles),
         p_rounding=_p_rounding(tiles, qkv),
-        p_conversion="cvt_e4m3x4" if tiles.transposes_v else f"cvt_{tiles.qkv}x2",
+        p_conversion="cvt_e4m3x4" if tiles.fp8 else f"cvt_{tiles.qkv}x2",
         out_conversion="none" if tiles.out == "f32" else f"cvt_{tiles.out}x2",
         v_transposed_chunks=chunks,
         tensor_maps=maps,
@@ -177,19 +198,28 @@ def _plan(
 
 def _features(spec: Spec, tiles: Tiles, *, debug: bool) -> Features:
     return Features(
-        carries_scales=tiles.scales_rows or tiles.scales_columns,
+        has_rope=tiles.rope_depth > 0,
+        raw_rope=tiles.raw_rope,
+        q_dense=tiles.q_dense,
+        kv_dense=tiles.kv_dense,
+        counts_sequences=tiles.q_dense or tiles.kv_dense or tiles.stored_transposed,
+        carries_scales=tiles.scales_rows or tiles.scales_keys,
         scales_rows=tiles.scales_rows,
         scales_columns=tiles.scales_columns,
-        q_scale_per_head=tiles.q_scale in ("head", "token_head"),
+        scales_scores=tiles.scales_columns or tiles.raw_rope,
+        scales_keys=tiles.scales_keys,
         folds_k_scale=tiles.folds_k_scale,
         scales_output=tiles.scales_output,
+        scales_p=tiles.scales_p,
         groups_heads=tiles.group > 1,
         transposes_v=tiles.transposes_v,
         clears_v_tail=not tiles.transposes_v,
-        mixed_qk=spec.dtypes.qkv != spec.dtypes.rope_mma,
+        mixed_qk=tiles.rope_depth > 0 and spec.dtypes.qkv != spec.dtypes.rope_mma,
         lazy_softmax=tiles.lazy_softmax,
         flushes_output=tiles.flush_blocks > 0,
         f32_output=tiles.out == "f32",
+        whole_output_groups=tiles.ov_depth >= 32,
+        half_output_group=tiles.ov_depth % 32 != 0,
         writes_lse=spec.softmax.lse != "none",
         causal=spec.mask == "causal",
         debug=debug,
@@ -198,17 +228,44 @@ def _features(spec: Spec, tiles: Tiles, *, debug: bool) -> Features:
 
 def _partials(spec: Spec, tiles: Tiles) -> Partials:
     flushing = "_flushing" if tiles.lazy_softmax else ""
+    v = "transposed" if tiles.fp8 else "rows"
     return Partials(
         visible_keys=f"_visible_keys_{spec.mask}.cu.j2",
-        helper_warp="_transpose_warp_sm90.cu.j2" if tiles.transposes_v else "_tail_warp_sm90.cu.j2",
-        issue_pv="_issue_pv_transposed_sm90.cu.j2" if tiles.transposes_v else "_issue_pv_rows_sm90.cu.j2",
-        scores="_scores_scaled.cu.j2" if tiles.scales_columns else "_mask_scores.cu.j2",
-        pack_p="_pack_p_e4m3.cu.j2" if tiles.transposes_v else "_pack_p_16bit.cu.j2",
-        kv_step="_kv_step_turns_sm90.cu.j2" if tiles.transposes_v else "_kv_step_ping_pong_sm90.cu.j2",
+        copy_tile=f"_copy_tile_{_layouts(tiles)}.cu.j2",
+        load_v="_load_v_transposed.cu.j2" if tiles.stored_transposed else "_load_v_rows.cu.j2",
+        helper_warp=f"_{_helper_warp(tiles)}_sm90.cu.j2",
+        issue_qk="_issue_qk_raw_rope.cu.j2" if tiles.raw_rope else "_issue_qk_whole.cu.j2",
+        issue_pv=f"_issue_pv_{v}_sm90.cu.j2",
+        scale_scores=_scale_scores(tiles),
+        pack_p="_pack_p_e4m3.cu.j2" if tiles.fp8 else "_pack_p_16bit.cu.j2",
+        kv_step="_kv_step_turns_sm90.cu.j2" if tiles.fp8 else "_kv_step_ping_pong_sm90.cu.j2",
         unmasked_blocks=f"_unmasked_blocks{flushing}.cu.j2",
         softmax_step=f"_softmax_step_{_softmax_step(tiles)}.cu.j2",
         store_output="_store_output_f32.cu.j2" if tiles.out == "f32" else "_store_output_16bit.cu.j2",
     )
+
+
+def _layouts(tiles: Tiles) -> str:
+    if tiles.q_dense != tiles.kv_dense:
+        return "mixed"
+    return "dense" if tiles.q_dense else "ragged"
+
+
+def _helper_warp(tiles: Tiles) -> str:
+    if tiles.transposes_v:
+        return "transpose_warp"
+    return "tail_warp_transposed" if tiles.fp8 else "tail_warp"
+
+
+def _scale_scores(tiles: Tiles) -> str | None:
+    """The partial that scales S; None where the factor of softmax has all scales."""
+    if tiles.raw_rope:
+        which = "both" if tiles.scales_columns else "rows"
+    elif tiles.scales_columns:
+        which = "columns"
+    else:
+        return None
+    return f"_scale_scores_{which}.cu.j2"
 
 
 def _softmax_step(tiles: Tiles) -> str:
@@ -237,49 +294,74 @@ def _v_load(tiles: Tiles) -> VLoad:
         empty=f"{ring}_empty",
         tile=f"{ring}_tile",
         stages="kVRawStages" if tiles.transposes_v else "kVStages",
+        copy=f"cp_async_bulk_tensor_{4 if tiles.kv_dense else 3}d",
     )
 
 
-def _head_names(features: Features, tiles: Tiles) -> HeadNames:
-    scaled = (("q_full", tiles.scales_rows), ("k_full", tiles.scales_columns))
+def _head_names(tiles: Tiles) -> HeadNames:
+    scaled = (("q_full", tiles.scales_rows), ("k_full", tiles.scales_keys))
     return HeadNames(
-        kv_head="tile.kv_head" if features.groups_heads else "tile.head",
-        q_scales="q_scales" if features.q_scale_per_head else "params.q_scale",
+        kv_head="tile.kv_head" if tiles.group > 1 else "tile.head",
+        q_begin=_first_token("query", dense=tiles.q_dense),
+        k_begin=_first_token("key", dense=tiles.kv_dense),
         scale_arrivals=" and ".join(name for name, carried in scaled if carried),
     )
 
 
+def _first_token(kind: str, *, dense: bool) -> str:
+    if dense:
+        return "0: the sequence is a coordinate of its own"
+    return f"first token of the sequence in the {kind} tensors"
+
+
 def _device_primitives(spec: Spec, tiles: Tiles, *, debug: bool) -> tuple[str, ...]:
     """Headers of the primitive layer in a fixed order, only those that the kernel uses."""
-    names = ["types", "layout", "thread", "shuffle", "barrier", "mbarrier"]
-    names.append("mbarrier_wait_debug" if debug else "mbarrier_wait")
-    names += ["fence", "tma", "shared_memory"]
-    if tiles.scales_rows:
-        names.append("ld_shared_f32")
-    if tiles.scales_columns:
-        names.append("ld_shared_v2_f32")
-    if tiles.scales_rows or tiles.scales_columns:
-        names.append("st_shared_f32")
-    if {tiles.q_scale, tiles.k_scale, tiles.v_scale} != {"none"}:
-        names.append("ld_global_f32")
-    names += ["matrix_transpose"] if tiles.transposes_v else ["st_shared_v4_u32"]
-    if tiles.flush_blocks:
-        names += ["ld_shared_v4_u32", "st_shared_v4_u32", "bits"]
-    if tiles.lazy_softmax:
-        names.append("vote")
-    names += ["ld_global_i32", "st_global_v2_f32" if tiles.out == "f32" else "st_global_v4_u32"]
-    if spec.softmax.lse != "none":
-        names += ["st_global_f32", "lg2"]
-    conversions = {tiles.qkv, *({tiles.out} - {"f32"})}
-    if tiles.flush_blocks:
-        conversions.add("bf16")
-    names += [f"convert_{kind}" for kind in sorted(conversions)]
-    names += ["math", "setmaxnreg", "wgmma"]
-    return tuple(f"primitives/device/{name}.cuh" for name in names)
+    used = {
+        "types": True,
+        "layout": True,
+        "thread": True,
+        "shuffle_f32": True,
+        "shuffle_u32": tiles.out != "f32",
+        "barrier": True,
+        "mbarrier": True,
+        "mbarrier_wait": not debug,
+        "mbarrier_wait_debug": debug,
+        "fence": True,
+        "tma": True,
+        "tma_3d": not (tiles.q_dense and tiles.kv_dense),
+        "tma_4d": tiles.q_dense or tiles.kv_dense,
+        "shared_memory": True,
+        "ld_shared_f32": tiles.scales_rows,
+        "ld_shared_v2_f32": tiles.scales_keys,
+        "st_shared_f32": tiles.scales_rows or tiles.scales_keys,
+        "ld_global_f32": {tiles.q_scale, tiles.k_scale, tiles.v_scale} != {"none"},
+        "matrix_transpose": tiles.transposes_v,
+        "ld_shared_v4_u32": tiles.flush_blocks > 0 or tiles.stored_transposed,
+        "st_shared_v4_u32": tiles.flush_blocks > 0 or not tiles.transposes_v,
+        "bits": tiles.flush_blocks > 0,
+        "vote": tiles.lazy_softmax,
+        "ld_global_i32": not (tiles.q_dense and tiles.kv_dense),
+        "st_global_u32": tiles.out != "f32" and tiles.ov_depth % 32 != 0,
+        "st_global_v2_f32": tiles.out == "f32",
+        "st_global_v4_u32": tiles.out != "f32",
+        "st_global_f32": spec.softmax.lse != "none",
+        "lg2": spec.softmax.lse != "none" or tiles.scales_p,
+        **{f"convert_{kind}": True for kind in sorted(_conversions(tiles))},
+        "math": True,
+        "setmaxnreg": True,
+        "wgmma": True,
+    }
+    return tuple(f"primitives/device/{name}.cuh" for name, is_used in used.items() if is_used)
+
+
+def _conversions(tiles: Tiles) -> set[str]:
+    """The types that fp32 is rounded to: P's, the output's and that of the master of O."""
+    master = {"bf16"} if tiles.flush_blocks else set()
+    return {tiles.qkv, *({tiles.out} - {"f32"}), *master}
 
 
 def _common_primitives(tiles: Tiles) -> tuple[str, ...]:
-    names = ["field_at", "pipeline_state", "matrix_descriptor"] + (["swizzle"] if tiles.transposes_v else [])
+    names = ["field_at", "pipeline_state", "matrix_descriptor"] + (["swizzle"] if tiles.fp8 else [])
     return tuple(f"primitives/common/{name}.cuh" for name in names)
 
 

@@ -107,7 +107,7 @@ def _broken_barriers(variant: Variant, limits: ArchLimits) -> Iterator[str]:
 
 
 def _arriving_threads(variant: Variant, barrier: Mbarrier) -> int:
-    scaled = {"q_full": variant.features.scales_rows, "k_full": variant.features.scales_columns}
+    scaled = {"q_full": variant.features.scales_rows, "k_full": variant.features.scales_keys}
     if scaled.get(barrier.name):
         return 2
     return 1 if barrier.arrives in _ONE_LANE_ROLES else _warps(variant).get(barrier.arrives, 0)
@@ -182,8 +182,10 @@ def _broken_registers(variant: Variant, limits: ArchLimits) -> Iterator[str]:
 
 def _broken_maps(variant: Variant, limits: ArchLimits) -> Iterator[str]:
     for item in variant.tensor_maps:
-        if len(item.box) != len(item.axes) or len(item.box) > limits.tensor_map_rank:
-            yield f"{item.name} has a box of {len(item.box)} dimensions and {len(item.axes)} axes"
+        ranks = (len(item.box), len(item.axes), len(item.dims))
+        if len(set(ranks)) > 1 or ranks[0] > limits.tensor_map_rank:
+            box, axes, dims = ranks
+            yield f"{item.name} has a box of {box} dimensions, {axes} axes and {dims} dims"
         if any(not 0 < extent <= limits.tensor_map_box_elems for extent in item.box):
             yield f"{item.name} has box {item.box}, each extent is at most {limits.tensor_map_box_elems}"
         if item.issue_bytes != _box_bytes(item):

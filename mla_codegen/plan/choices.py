@@ -17,8 +17,8 @@ def tile_choices(spec: Spec, tiles: Tiles) -> tuple[Choice, ...]:
 
 
 def _block_choices(spec: Spec, tiles: Tiles) -> tuple[Choice, ...]:
-    kind = "e4m3" if tiles.transposes_v else "16-bit"
-    count = "three warpgroups of it fit" if tiles.transposes_v else "S, O and P of two fill the registers"
+    kind = "e4m3" if tiles.fp8 else "16-bit"
+    count = "three warpgroups of it fit" if tiles.consumers == 3 else "S, O and P of two fill the registers"
     asked_m = spec.tile.block_m if spec.tile.block_m != "auto" else spec.schedule.consumers
     return (
         Choice(
@@ -38,11 +38,11 @@ def _block_choices(spec: Spec, tiles: Tiles) -> tuple[Choice, ...]:
         ),
         Choice(
             field="schedule.order",
-            value="turns" if tiles.transposes_v else "ping_pong",
+            value="turns" if tiles.fp8 else "ping_pong",
             rule=_rule(
                 spec.schedule.order,
                 "one warpgroup's products at a time in the tensor core"
-                if tiles.transposes_v
+                if tiles.fp8
                 else "softmax runs beside the warpgroup's own P*V",
             ),
         ),
@@ -50,7 +50,7 @@ def _block_choices(spec: Spec, tiles: Tiles) -> tuple[Choice, ...]:
 
 
 def _number_choices(spec: Spec, tiles: Tiles) -> tuple[Choice, ...]:
-    p_rule = "as qkv" if not tiles.transposes_v else "as qkv: flushing O keeps the accuracy contract"
+    p_rule = "as qkv" if not tiles.fp8 else "as qkv: flushing O keeps the accuracy contract"
     online = "the maximum of every block"
     lazy = "the reference point moves only where P would leave its type"
     choices = [

@@ -16,8 +16,8 @@ from mla_codegen.plan.barriers import (
 from mla_codegen.plan.model import Constant, ConstantGroup, Role, VTransposedChunk
 from mla_codegen.plan.roles import Registers, num_threads
 from mla_codegen.plan.smem import k_scale_stride_bytes
-from mla_codegen.plan.tiles import E4M3_LARGEST, LAZY_SUM_GOAL, SWIZZLE_BYTES, Tiles
-from mla_codegen.plan.v_chunks import K_STEP_BYTES
+from mla_codegen.plan.mma import SWIZZLE_MODES
+from mla_codegen.plan.tiles import E4M3_LARGEST, K_STEP_BYTES, LAZY_SUM_GOAL, TRANSPOSE_COLUMNS, RowChunks, Tiles
 
 GRID_Y_LIMIT = 65535
 """Largest grid.y and grid.z (CUDA programming guide, technical specifications)."""
@@ -25,6 +25,8 @@ HEAD_GROUP = 8
 """Heads whose tiles are launched together: their K and V stay in the L2 cache while all query tiles pass."""
 SMALLEST_FACTOR_LOG2 = -100
 """Stands in for a factor of 0; logits below 2^-60 times any score are 0 in fp32 all the same."""
+SMALLEST_V_SCALE_LOG2 = -64
+"""Stands in for a v_scale of 0, which has no logarithm: V times 2^-64 is nothing beside any other key's."""
 MASTER_VECTOR_BYTES = 16
 """Of the widest load and store of a thread (PTX ISA, ld.v4 and st.v4 of 32 bits)."""
 
@@ -101,7 +103,7 @@ def _threads(tiles: Tiles, registers: Registers, roles: tuple[Role, ...]) -> Con
         ("u32", "kLoadArrivals", LOAD_ARRIVALS, "the lane that issues the bulk copies"),
         *(
             [("u32", "kScaledLoadArrivals", SCALED_LOAD_ARRIVALS, "that lane, and one for the scales")]
-            if tiles.scales_rows or tiles.scales_columns
+            if tiles.scales_rows or tiles.scales_keys
             else []
         ),
         ("u32", "kConsumerArrivals", WARPS_PER_WARPGROUP * tiles.consumers, "one lane per consumer warp"),
@@ -115,7 +117,7 @@ def _threads(tiles: Tiles, registers: Registers, roles: tuple[Role, ...]) -> Con
 
 def _rings(tiles: Tiles) -> ConstantGroup:
     raw = [("u32", "kVRawStages", tiles.v_raw_stages, "slots of raw V")] if tiles.transposes_v else []
-    kind = "transposed V" if tiles.transposes_v else "V"
+    kind = "transposed V" if tiles.fp8 else "V"
     return _group(
         "Rings",
         ("u32", "kKStages", tiles.k_stages, "slots of K"),
@@ -125,58 +127,86 @@ def _rings(tiles: Tiles) -> ConstantGroup:
 
 
 def _chunks(tiles: Tiles) -> ConstantGroup:
-    nope, rope = tiles.qkv_chunk_elems, tiles.rope_chunk_elems
-    return _group(
-        "Chunks: tiles lie in columns of 128 bytes, the widest swizzle",
-        ("i32", "kNopeChunks", tiles.nope_depth // nope, "of Q_nope and K_nope"),
-        ("i32", "kNopeChunkElems", nope, "elements"),
-        ("u32", "kNopeChunkSteps", SWIZZLE_BYTES // K_STEP_BYTES, "wgmma steps along K in a chunk"),
-        ("i32", "kRopeChunks", tiles.rope_depth // rope, "of Q_rope and K_rope"),
-        ("i32", "kRopeChunkElems", rope, "elements"),
-        ("u32", "kRopeChunkSteps", SWIZZLE_BYTES // K_STEP_BYTES, "wgmma steps along K in a chunk"),
-        ("i32", "kVChunks", tiles.ov_depth // nope, "of V rows"),
-        ("i32", "kVChunkElems", nope, "elements"),
-    )
+    rows = [*_chunk_rows("Nope", tiles.nope, "Q_nope and K_nope")]
+    if tiles.rope_depth:
+        rows += _chunk_rows("Rope", tiles.rope_row, "Q_rope and K_rope")
+    if not tiles.stored_transposed:
+        rows += _chunk_rows("V", tiles.v_row, "V rows")[: 3 if tiles.fp8 else 4]
+        if tiles.fp8:
+            rows.append(("u32", "kVChunkUnits", tiles.v_row.width_bytes // 16, "16-byte units of a chunk row"))
+    return _group("Chunks: tiles lie in columns of one swizzle width", *rows)
+
+
+def _chunk_rows(name: str, row: RowChunks, what: str) -> list[tuple[str, str, object, str]]:
+    """The chunks of an operand; the last one is for its matrix descriptor."""
+    mode = SWIZZLE_MODES[row.width_bytes]
+    return [
+        ("i32", f"k{name}Chunks", row.count, f"of {what}"),
+        ("i32", f"k{name}ChunkElems", row.elems, "elements"),
+        ("u32", f"k{name}Width", row.width_bytes, "bytes of a chunk row, and swizzle width"),
+        ("u32", f"k{name}SwizzleMode", mode, "of the matrix descriptor"),
+    ]
 
 
 def _bytes(tiles: Tiles, tx_bytes: TxBytes) -> ConstantGroup:
-    k_nope = tiles.block_n * tiles.nope_depth * tiles.qkv_bytes
+    nope, rope, v = tiles.nope.width_bytes, tiles.rope_row.width_bytes, tiles.v_row.width_bytes
+    m, n = tiles.block_m, tiles.block_n
     k_scale = k_scale_stride_bytes(tiles)
     unit = 16 if tiles.out_bytes == 2 else 8
-    out_row_units = tiles.ov_depth * tiles.out_bytes // unit
-    return _group(
-        "Bytes",
-        ("u32", "kQNopeChunkBytes", tiles.block_m * SWIZZLE_BYTES, "kBlockM * 128"),
-        ("u32", "kQRopeChunkBytes", tiles.block_m * SWIZZLE_BYTES, "kBlockM * 128"),
-        ("u32", "kKNopeChunkBytes", tiles.block_n * SWIZZLE_BYTES, "kBlockN * 128"),
-        ("u32", "kKRopeChunkBytes", tiles.block_n * SWIZZLE_BYTES, "kBlockN * 128"),
-        ("u32", "kVChunkBytes", tiles.block_n * SWIZZLE_BYTES, "kBlockN * 128"),
-        ("u32", "kKStageBytes", tiles.k_stage_bytes, "K_nope and K_rope of kBlockN keys"),
-        ("u32", "kKRopeOffset", k_nope, "of K_rope in a stage: after K_nope"),
+    rows: list[tuple[str, str, object, str]] = [
+        ("u32", "kQNopeChunkBytes", m * nope, f"kBlockM * {nope}"),
+        ("u32", "kKNopeChunkBytes", n * nope, f"kBlockN * {nope}"),
+        ("u32", "kNopeConsumerBytes", 64 * nope, f"64 rows * {nope}: one consumer's part of a Q_nope chunk"),
+    ]
+    if tiles.rope_depth:
+        rows += [
+            ("u32", "kQRopeChunkBytes", m * rope, f"kBlockM * {rope}"),
+            ("u32", "kKRopeChunkBytes", n * rope, f"kBlockN * {rope}"),
+            ("u32", "kRopeConsumerBytes", 64 * rope, f"64 rows * {rope}: the same of Q_rope"),
+            ("u32", "kKRopeOffset", tiles.k_nope_tile_bytes, "of K_rope in a stage: after K_nope"),
+        ]
+    rows.append(("u32", "kKStageBytes", tiles.k_stage_bytes, "K of kBlockN keys"))
+    if not tiles.stored_transposed:
+        rows.append(("u32", "kVChunkBytes", n * v, f"kBlockN * {v}"))
+    if tiles.transposes_v:
+        rows.append(("u32", "kVRawStageBytes", tiles.v_raw_stage_bytes, "V rows of kBlockN keys"))
+    rows += [
         ("u32", "kVStageBytes", tiles.v_stage_bytes, "V of kBlockN keys"),
-        ("u32", "kConsumerRowBytes", 64 * SWIZZLE_BYTES, "64 rows * 128: one consumer's part of a Q chunk"),
-        ("u32", "kQTxBytes", tx_bytes.q, "Q_nope + Q_rope, whole boxes"),
-        ("u32", "kKTxBytes", tx_bytes.k, "K_nope + K_rope, whole boxes"),
+        ("u32", "kQTxBytes", tx_bytes.q, "Q, whole boxes"),
+        ("u32", "kKTxBytes", tx_bytes.k, "K, whole boxes"),
         ("u32", "kVTxBytes", tx_bytes.v, "V, whole boxes"),
-        *([("u32", "kKScaleStageBytes", k_scale, "scales of kBlockN keys")] if tiles.scales_columns else []),
+    ]
+    if tiles.scales_columns:
+        rows.append(("u32", "kKScaleStageBytes", k_scale, "scales of kBlockN keys"))
+    if tiles.scales_p:
+        rows += [
+            ("u32", "kVScaleStageBytes", 2 * k_scale, "logarithms and reciprocals of kBlockN scales"),
+            ("u32", "kVScaleReciprocals", k_scale, "where the reciprocals start in a stage"),
+        ]
+    rows += [
         ("i64", "kOutBytes", tiles.out_bytes, "per output element"),
-        ("u32", "kOutRowUnits", out_row_units, "stores per output row"),
-    )
+        ("u32", "kOutRowUnits", tiles.ov_depth * tiles.out_bytes // unit, "stores per output row"),
+    ]
+    return _group("Bytes", *rows)
 
 
 def _transposed(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantGroup:
-    columns = tiles.ov_depth // 32
-    rows: list[tuple[str, str, object, str]] = [
-        ("u32", "kVColumnGroups", columns, "groups of 32 V columns"),
-        ("u32", "kTransposeTasks", tiles.block_n // 16 * columns, "pieces of 16 tokens x 32 columns"),
-    ]
+    columns = tiles.v_columns // TRANSPOSE_COLUMNS
+    rows: list[tuple[str, str, object, str]] = []
+    if tiles.transposes_v:
+        rows = [
+            ("u32", "kVColumnGroups", columns, "groups of 32 V columns"),
+            ("u32", "kTransposeTasks", tiles.block_n // 16 * columns, "pieces of 16 tokens x 32 columns"),
+        ]
+    else:
+        rows = [("u32", "kTokenGroups", tiles.block_n // 16, "groups of 16 tokens in a V column")]
     for chunk in chunks:
         first, last = chunk.first_token, chunk.first_token + chunk.width_bytes
         tokens = f"tokens {first} to {last - 1}, in groups of 16"
         rows += [
             ("u32", f"{chunk.prefix}GroupBegin", first // 16, tokens),
             ("u32", f"{chunk.prefix}GroupEnd", last // 16, "one past its last group"),
-            ("u32", f"{chunk.prefix}Offset", chunk.offset_bytes, "bytes in a stage: kOvDepth * first token"),
+            ("u32", f"{chunk.prefix}Offset", chunk.offset_bytes, f"bytes in a stage: {tiles.v_columns} columns * first token"),
             ("u32", f"{chunk.prefix}Width", chunk.width_bytes, "bytes of a row, and swizzle width"),
             ("u32", f"{chunk.prefix}SwizzleMode", chunk.swizzle_mode, "of the matrix descriptor"),
             ("u32", f"{chunk.prefix}FirstStep", chunk.first_step, "wgmma step along K at which it starts"),
@@ -188,10 +218,11 @@ def _transposed(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantG
 def _registers(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantGroup:
     v_rows: list[tuple[str, str, object, str]] = []
     if not chunks:
+        width = tiles.v_row.width_bytes
         v_rows = [
-            ("u32", "kVRowUnits", SWIZZLE_BYTES // 16, "16-byte units of a chunk row"),
+            ("u32", "kVRowUnits", width // 16, "16-byte units of a chunk row"),
             ("u32", "kPvSteps", tiles.block_n // 16, "wgmma steps of P*V along the keys"),
-            ("u32", "kPvStepBytes", 16 * SWIZZLE_BYTES, "16 keys * 128"),
+            ("u32", "kPvStepBytes", 16 * width, f"16 keys * {width}"),
         ]
     return _group(
         "Registers and matrix descriptors",
@@ -200,8 +231,6 @@ def _registers(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantGr
         ("int", "kProbRegs", tiles.prob_registers, "registers of packed P per thread"),
         ("u32", "kKStepBytes", K_STEP_BYTES, "bytes along K of one wgmma step"),
         ("u32", "kKMajorLeadingBytes", 16, "not used by swizzled K-major operands"),
-        ("u32", "kSwizzleAtomBytes", 8 * SWIZZLE_BYTES, "8 rows * 128: from one group of rows to the next"),
-        ("u32", "kSwizzle128B", 1, "mode bits of the matrix descriptor"),
         *v_rows,
     )
 
@@ -209,6 +238,7 @@ def _registers(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantGr
 def _numbers(lse: str, tiles: Tiles) -> ConstantGroup:
     lift = tiles.lift_log2
     smallest = float(2.0**SMALLEST_FACTOR_LOG2).hex()
+    smallest_v_scale = float(2.0**SMALLEST_V_SCALE_LOG2).hex()
     stride = WARPGROUP_THREADS * MASTER_VECTOR_BYTES
     return _group(
         "Numbers",
@@ -220,6 +250,11 @@ def _numbers(lse: str, tiles: Tiles) -> ConstantGroup:
             f"2^{SMALLEST_FACTOR_LOG2}: stands in for a factor of 0",
         ),
         *_lse_number(lse),
+        *(
+            [("float", "kSmallestVScale", f"{smallest_v_scale}f", f"2^{SMALLEST_V_SCALE_LOG2}: stands in for 0")]
+            if tiles.scales_p
+            else []
+        ),
         *(_lazy_numbers(tiles) if tiles.lazy_softmax else []),
         *(
             [

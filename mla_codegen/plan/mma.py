@@ -9,7 +9,7 @@ from mla_codegen.plan.tiles import Tiles
 
 SWIZZLE_MODES = {128: 1, 64: 2, 32: 3}
 """Swizzle width in bytes -> the mode bits of the matrix descriptor."""
-_OPERANDS_PER_LINE = 18
+_OPERAND_COLUMNS = 100
 _A_DESCRIPTOR = "u64 a"
 _A_REGISTERS = "u32 a0, u32 a1, u32 a2, u32 a3"
 
@@ -65,17 +65,18 @@ _FAMILIES = {
 
 def mma_names(tiles: Tiles) -> MmaNames:
     """The wrappers of the three products: nope and V in their type, rope in its own."""
-    pv = "wgmma_e4m3_rs" if tiles.transposes_v else f"wgmma_{tiles.qkv}_rs_mn"
+    pv = "wgmma_e4m3_rs" if tiles.fp8 else f"wgmma_{tiles.qkv}_rs_mn"
     return MmaNames(qk_nope=f"wgmma_{tiles.qkv}_ss", qk_rope=f"wgmma_{tiles.rope}_ss", pv=pv)
 
 
 def mma_atoms(tiles: Tiles) -> tuple[MmaAtom, ...]:
     """Every shape that the kernel issues, once."""
     names = mma_names(tiles)
-    wanted = dict.fromkeys(
-        [(names.qk_nope, tiles.block_n), (names.qk_rope, tiles.block_n), (names.pv, tiles.ov_depth)]
-    )
-    return tuple(_atom(function, n) for function, n in wanted)
+    wanted = [(names.qk_nope, tiles.block_n)]
+    if tiles.rope_depth:
+        wanted.append((names.qk_rope, tiles.block_n))
+    wanted.append((names.pv, tiles.ov_depth))
+    return tuple(_atom(function, n) for function, n in dict.fromkeys(wanted))
 
 
 def mma_families(atoms: tuple[MmaAtom, ...]) -> tuple[MmaFamily, ...]:
@@ -112,14 +113,23 @@ def _atom(function: str, n: int) -> MmaAtom:
 
 def _operand_lines(count: int) -> tuple[str, ...]:
     """`{%0, %1, ...}, ` in lines."""
-    names = [f"%{i}" for i in range(count)]
-    lines = [", ".join(names[i : i + _OPERANDS_PER_LINE]) for i in range(0, count, _OPERANDS_PER_LINE)]
+    lines = _packed([f"%{i}" for i in range(count)])
     lines = [f"{line}, " for line in lines[:-1]] + [f"{lines[-1]}}}, "]
     return ("{" + lines[0], *lines[1:])
 
 
 def _constraint_lines(count: int) -> tuple[str, ...]:
-    entries = [f'"+f"(d[{i}])' for i in range(count)]
-    per_line = 8
-    lines = [", ".join(entries[i : i + per_line]) for i in range(0, count, per_line)]
+    lines = _packed([f'"+f"(d[{i}])' for i in range(count)])
     return (*(f"{line}," for line in lines[:-1]), lines[-1])
+
+
+def _packed(entries: list[str]) -> list[str]:
+    """The entries with commas between them, as many on a line as fit."""
+    lines = [entries[0]]
+    for entry in entries[1:]:
+        longer = f"{lines[-1]}, {entry}"
+        if len(longer) <= _OPERAND_COLUMNS:
+            lines[-1] = longer
+        else:
+            lines.append(entry)
+    return lines

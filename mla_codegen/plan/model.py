@@ -62,22 +62,28 @@ class SmemField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedConstant:
-    """A constant of the seed's struct: name, value in bytes or elements, and the formula in words."""
+    """A constant of the seed's struct: name, value in bytes or elements, and the formula in words.
+
+    ``field`` is the member that has just as many bytes, where there is one.
+    """
 
     name: str
     value: int
     comment: str
+    field: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smem:
     """The map of ``MLASmemStorage``.
 
-    ``used_bytes`` ends at the last field, ``sizeof_bytes`` is rounded up to the alignment.
+    ``used_bytes`` ends at the last field, ``sizeof_bytes`` is rounded up to the alignment. ``sized_constants``
+    are those constants that are the size of a field.
     """
 
     fields: tuple[SmemField, ...]
     constants: tuple[SeedConstant, ...]
+    sized_constants: tuple[SeedConstant, ...]
     last_field: str
     used_bytes: int
     sizeof_bytes: int
@@ -194,11 +200,13 @@ class PRounding:
 class VTransposedChunk:
     """A piece of the transposed V tile: each row (one V column) holds ``width_bytes`` one-byte tokens.
 
-    ``prefix`` starts the names of its constants; ``name`` is its descriptor in ``issue_pv``.
+    ``prefix`` starts the names of its constants; ``name`` is its descriptor in ``issue_pv``, ``map`` the tensor
+    map that copies it where V is stored that way.
     """
 
     name: str
     prefix: str
+    map: str
     first_token: int
     width_bytes: int
     offset_bytes: int
@@ -209,24 +217,57 @@ class VTransposedChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VLoad:
-    """Names of the ring that V is loaded into: barriers, tile accessor and stage constant."""
+    """Names of the ring that V is loaded into: barriers, tile accessor, stage constant; and the bulk copy."""
 
     full: str
     empty: str
     tile: str
     stages: str
+    copy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadNames:
-    """Expressions for what belongs to the head of a CTA: the head of K_nope and V, and its first q_scale.
+    """The expression for the head of K_nope and V that a CTA has, and what its first tokens are.
 
     ``scale_arrivals`` are the barriers on which the load warp arrives a second time.
     """
 
     kv_head: str
-    q_scales: str
+    q_begin: str
+    k_begin: str
     scale_arrivals: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleNames:
+    """The expression for the first scale of a CTA, by tensor."""
+
+    q: str
+    k: str
+    v: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factors:
+    """What scores are multiplied by on their way to the exponent, in words.
+
+    ``softmax`` in softmax itself; ``scores`` before an unscaled rope is added, and ``scaled_p`` where the scales
+    of V join them, empty where there is no such step.
+    """
+
+    softmax: str
+    scores: str
+    scaled_p: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleArray:
+    """Scales of which a CTA has a part: ``function`` says where it starts, ``offsets`` elements further on."""
+
+    name: str
+    function: str
+    offsets: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,9 +342,12 @@ class Partials:
     """Which template prints each part of the kernel that has alternatives."""
 
     visible_keys: str
+    copy_tile: str
+    load_v: str
     helper_warp: str
+    issue_qk: str
     issue_pv: str
-    scores: str
+    scale_scores: str | None
     pack_p: str
     softmax_step: str
     kv_step: str
@@ -315,12 +359,19 @@ class Partials:
 class Features:
     """Yes-or-no questions that templates may ask around whole statements."""
 
+    has_rope: bool
+    raw_rope: bool
+    q_dense: bool
+    kv_dense: bool
+    counts_sequences: bool
     carries_scales: bool
     scales_rows: bool
     scales_columns: bool
-    q_scale_per_head: bool
+    scales_scores: bool
+    scales_keys: bool
     folds_k_scale: bool
     scales_output: bool
+    scales_p: bool
     groups_heads: bool
     transposes_v: bool
     clears_v_tail: bool
@@ -328,6 +379,8 @@ class Features:
     lazy_softmax: bool
     flushes_output: bool
     f32_output: bool
+    whole_output_groups: bool
+    half_output_group: bool
     writes_lse: bool
     causal: bool
     debug: bool
@@ -354,6 +407,9 @@ class Variant:
     mma: MmaNames
     v_load: VLoad
     heads: HeadNames
+    scales: ScaleNames
+    placed_scales: tuple[ScaleArray, ...]
+    factors: Factors
     p_rounding: PRounding
     p_conversion: str
     out_conversion: str

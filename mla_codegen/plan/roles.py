@@ -8,15 +8,26 @@ from mla_codegen.arch import ArchLimits
 from mla_codegen.errors import Diagnostic
 from mla_codegen.plan.barriers import TRANSPOSE_WARPS, WARPGROUP_THREADS, WARPS_PER_WARPGROUP
 from mla_codegen.plan.model import Role
-from mla_codegen.plan.tiles import SMALLEST_BLOCK_N, WGMMA_ROWS, Tiles
+from mla_codegen.plan.tiles import K_STEP_BYTES, SMALLEST_BLOCK_N, WGMMA_ROWS, Tiles
 
-TRANSPOSING_PRODUCER_REGISTERS = 32
-"""Registers of the producer warpgroup where it transposes V: the least at which ptxas spills nothing."""
 PLAIN_PRODUCER_REGISTERS = 24
 """Registers of a producer warpgroup that only issues copies: the least that setmaxnreg takes."""
+TRANSPOSING_PRODUCER_REGISTERS = 32
+"""The same where it transposes V: the least at which ptxas spills nothing."""
+SCALING_PRODUCER_REGISTERS = 40
+"""The same where its load warp carries scales of K and of V: with 32 it spilled 8 bytes."""
 WORKING_REGISTERS = {2: 52, 3: 36}
 """Registers of a consumer beside S, O and P, by the number of consumers: measured with NVRTC 13.0, where 36
-were enough for every tile of three consumers, and 48 too few for the widest of two (4 bytes spilled)."""
+were enough for three consumers and V of 128, and 48 too few for the widest tile of two (4 bytes spilled)."""
+WIDE_V_REGISTERS = {2: 12, 3: 8}
+"""What V above 128 needs more where O has a master: with less, V of 160 and of 240 spilled 20 and 28 bytes."""
+SCALED_P_REGISTERS = {2: 8, 3: 20}
+"""What lazy softmax needs more where V has scales per token: with none, 68 to 144 bytes spilled."""
+FREE_QK_STEPS = {2: 24, 3: 12}
+"""wgmma steps of Q*K whose matrix descriptors the compiler keeps apart without cost."""
+QK_STEP_REGISTERS = 8
+"""What each further step needs: 32 steps and V of 192 spilled 16 bytes with two consumers, 15 steps and V of
+128 spilled 20 with three."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +52,7 @@ def split_registers(tiles: Tiles, limits: ArchLimits) -> Registers:
     """
     launch = limits.launch_cap_regs(num_threads(tiles))
     launch -= launch % limits.setmaxnreg_step_regs
-    producer = TRANSPOSING_PRODUCER_REGISTERS if tiles.transposes_v else PLAIN_PRODUCER_REGISTERS
+    producer = _producer_registers(tiles)
     pool = launch * (1 + tiles.consumers)
     consumer = min((pool - producer) // tiles.consumers, limits.thread_regs)
     consumer -= consumer % limits.setmaxnreg_step_regs
@@ -53,9 +64,9 @@ def register_faults(tiles: Tiles, limits: ArchLimits, *, asked: tuple[str, ...])
 
     ``asked`` are the fields about tiles that the user set.
     """
-    needed, there = _needed_registers(tiles), split_registers(tiles, limits).consumer
-    if needed <= there:
+    if registers_fit(tiles, limits):
         return ()
+    needed, there = _needed_registers(tiles), split_registers(tiles, limits).consumer
     ways = _ways_to_fewer_registers(tiles, limits, asked)
     return (
         Diagnostic(
@@ -64,7 +75,7 @@ def register_faults(tiles: Tiles, limits: ArchLimits, *, asked: tuple[str, ...])
             message=f"needs {needed} registers a thread, {tiles.consumers} consumers leave {there} to each",
             notes=(
                 f"S {tiles.score_registers} + O {tiles.output_registers} + P {tiles.prob_registers} + "
-                f"working registers {WORKING_REGISTERS[tiles.consumers]}",
+                f"working registers {_working_registers(tiles)}",
                 f"block_n {tiles.block_n}, dims.v {tiles.ov_depth}, {num_threads(tiles)} threads",
             ),
             help=f"set {' or '.join(ways)}, or leave tile.block_n to auto",
@@ -72,20 +83,43 @@ def register_faults(tiles: Tiles, limits: ArchLimits, *, asked: tuple[str, ...])
     )
 
 
+def _producer_registers(tiles: Tiles) -> int:
+    """What the producer warpgroup needs, whose warps have one register count."""
+    if tiles.scales_columns and tiles.scales_p:
+        return SCALING_PRODUCER_REGISTERS
+    return TRANSPOSING_PRODUCER_REGISTERS if tiles.transposes_v else PLAIN_PRODUCER_REGISTERS
+
+
+def registers_fit(tiles: Tiles, limits: ArchLimits) -> bool:
+    """Whether a consumer thread has room for S, O, P and what else its loop holds."""
+    return _needed_registers(tiles) <= split_registers(tiles, limits).consumer
+
+
 def _needed_registers(tiles: Tiles) -> int:
     arrays = tiles.score_registers + tiles.output_registers + tiles.prob_registers
-    return arrays + WORKING_REGISTERS[tiles.consumers]
+    return arrays + _working_registers(tiles)
+
+
+def _working_registers(tiles: Tiles) -> int:
+    """What the loop of a consumer holds beside its arrays."""
+    steps = (tiles.nope.row_bytes + tiles.rope_row.row_bytes) // K_STEP_BYTES
+    return (
+        WORKING_REGISTERS[tiles.consumers]
+        + (WIDE_V_REGISTERS[tiles.consumers] if tiles.flush_blocks and tiles.ov_depth > 128 else 0)
+        + (SCALED_P_REGISTERS[tiles.consumers] if tiles.scales_p and tiles.lazy_softmax else 0)
+        + QK_STEP_REGISTERS * max(0, steps - FREE_QK_STEPS[tiles.consumers])
+    )
 
 
 def _ways_to_fewer_registers(tiles: Tiles, limits: ArchLimits, asked: tuple[str, ...]) -> list[str]:
     """Changes each of which is enough."""
     ways = []
     for block_n in range(tiles.block_n - tiles.block_n_step, SMALLEST_BLOCK_N - 1, -tiles.block_n_step):
-        if _needed_registers(replace(tiles, block_n=block_n)) <= split_registers(tiles, limits).consumer:
+        if registers_fit(replace(tiles, block_n=block_n), limits):
             ways.append(f"tile.block_n: {block_n}")
             break
     fewer = replace(tiles, consumers=2, block_m=2 * WGMMA_ROWS)
-    if tiles.consumers > 2 and _needed_registers(fewer) <= split_registers(fewer, limits).consumer:
+    if tiles.consumers > 2 and registers_fit(fewer, limits):
         ways.append(two_consumers(asked))
     return ways
 
@@ -104,7 +138,7 @@ def plan_roles(tiles: Tiles, registers: Registers) -> tuple[Role, ...]:
     idle = () if tiles.transposes_v else (_idle(registers),)
     v_ring = "v_raw" if tiles.transposes_v else "v"
     tail = "" if tiles.transposes_v else "v_tail_cleared, "
-    scales = "; the warp carries the scales" if tiles.scales_rows or tiles.scales_columns else ""
+    scales = "; the warp carries the scales" if tiles.scales_rows or tiles.scales_keys else ""
     return (
         Role(
             name="load",
@@ -151,7 +185,7 @@ def _tail(registers: Registers) -> Role:
         num_warps=1,
         end_constant="kTailWarpEnd",
         registers=registers.producer,
-        does="clears V rows beyond the sequence, once",
+        does="clears V beyond the sequence, once",
         waits_on="v_full of the last block",
         signals="v_tail_cleared",
     )

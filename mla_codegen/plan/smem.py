@@ -14,10 +14,8 @@ from mla_codegen.errors import Diagnostic
 from mla_codegen.plan.barriers import num_mbars
 from mla_codegen.plan.model import SeedConstant, Smem, SmemField
 from mla_codegen.plan.roles import two_consumers
-from mla_codegen.plan.tiles import SMALLEST_BLOCK_N, WGMMA_ROWS, Tiles
+from mla_codegen.plan.tiles import SMALLEST_BLOCK_N, TILE_ALIGN_BYTES, WGMMA_ROWS, Tiles
 
-TILE_ALIGN_BYTES = 1024
-"""Alignment of a tile in 128B swizzle mode: eight rows of 128 bytes (PTX ISA, wgmma: matrix descriptor)."""
 SCALE_ALIGN_BYTES = 16
 """Alignment of the scales: two at a time are read, and stages stay aligned for any block_n."""
 _F32 = 4
@@ -62,9 +60,11 @@ def plan_smem(tiles: Tiles, *, mbarriers: int, limit_bytes: int) -> Smem:
             )
         )
         offset += size
+    constants = _seed_constants(tiles)
     return Smem(
         fields=tuple(fields),
-        constants=_seed_constants(tiles),
+        constants=constants,
+        sized_constants=tuple(item for item in constants if item.field is not None),
         last_field=fields[-1].name,
         used_bytes=offset,
         sizeof_bytes=-(-offset // TILE_ALIGN_BYTES) * TILE_ALIGN_BYTES,
@@ -89,7 +89,7 @@ def smem_faults(smem: Smem, tiles: Tiles, *, arch: str, asked: tuple[str, ...]) 
     ways = _ways_to_less(smem, tiles, asked)
     located = [field for field, _ in ways if field in asked] or list(asked)
     fields = filter(None, (", ".join(asked[:-1]), *asked[-1:]))
-    to_auto = f"leave {' and '.join(fields)} to auto"
+    to_auto = f"leave {' and '.join(fields)} to auto" if asked else "take smaller dims"
     texts = " or ".join(text for _, text in ways)
     return (
         Diagnostic(
@@ -109,6 +109,7 @@ def _terms(smem: Smem, tiles: Tiles) -> str:
         "v_smem": tiles.v_stages,
         "v_raw_smem": tiles.v_raw_stages,
         "k_scale_smem": tiles.k_stages,
+        "v_scale_smem": tiles.k_stages,
         "mbar_base": smem.fields[-1].count,
     }
     terms = []
@@ -182,39 +183,39 @@ def _wanted(tiles: Tiles, mbarriers: int) -> list[_Wanted]:
 
 
 def _qk_fields(tiles: Tiles) -> list[_Wanted]:
-    rows = "rows in 128-byte wide chunks, 128B swizzle."
-    row_bytes = tiles.nope_depth * tiles.qkv_bytes + tiles.rope_depth * tiles.rope_bytes
+    rows = "rows in chunks of one swizzle width."
+    then = ("Q_nope, then Q_rope", "K_nope, then K_rope") if tiles.rope_depth else ("Q_nope", "K_nope")
     return [
         _tile_field(
             "q_smem",
-            tiles.block_m * row_bytes,
-            content=f"Q_nope, then Q_rope: block_m {rows}",
+            tiles.block_m * (tiles.nope.row_bytes + tiles.rope_row.row_bytes),
+            content=f"{then[0]}: block_m {rows}",
             live="from q_full to the last Q*K of the CTA",
         ),
         _tile_field(
             "kv_smem",
             tiles.k_stage_bytes * tiles.k_stages,
-            content=f"K ring; a stage is K_nope, then K_rope: block_n {rows}",
+            content=f"K ring; a stage is {then[1]}: block_n {rows}",
             live="per stage from k_full to k_empty",
         ),
     ]
 
 
 def _v_fields(tiles: Tiles) -> list[_Wanted]:
-    rows = "V ring: block_n rows in 128-byte wide chunks, 128B swizzle."
+    rows = "V ring: block_n rows in chunks of one swizzle width."
     columns = "Ring of transposed V: a row per V column, tokens in chunks of one swizzle width."
     ring = _tile_field(
         "v_smem",
         tiles.v_stage_bytes * tiles.v_stages,
-        content=columns if tiles.transposes_v else rows,
+        content=columns if tiles.fp8 else rows,
         live="per stage from v_full to v_empty",
     )
     if not tiles.transposes_v:
         return [ring]
     raw = _tile_field(
         "v_raw_smem",
-        tiles.v_stage_bytes * tiles.v_raw_stages,
-        content="Ring of V as it lies in memory: block_n rows of 128 bytes, 128B swizzle.",
+        tiles.v_raw_stage_bytes * tiles.v_raw_stages,
+        content="Ring of V as it lies in memory: block_n rows in chunks of one swizzle width.",
         live="per stage from v_raw_full to v_raw_empty",
     )
     return [ring, raw]
@@ -248,17 +249,33 @@ def _scale_fields(tiles: Tiles) -> list[_Wanted]:
         )
     if tiles.scales_columns:
         fields.append(
-            _Wanted(
-                name="k_scale_smem",
-                element="float",
-                element_bytes=_F32,
-                count=tiles.block_n * tiles.k_stages,
-                align_bytes=SCALE_ALIGN_BYTES,
+            _key_scale_field(
+                "k_scale_smem",
+                tiles.block_n * tiles.k_stages,
                 content="Scales of the keys, one buffer per stage of the K ring; full and empty with it.",
-                live="per stage from k_full to k_empty, signalled after they were read",
+            )
+        )
+    if tiles.scales_p:
+        fields.append(
+            _key_scale_field(
+                "v_scale_smem",
+                2 * tiles.block_n * tiles.k_stages,
+                content="Scales of V, one buffer per stage of the K ring: logarithms, then reciprocals.",
             )
         )
     return fields
+
+
+def _key_scale_field(name: str, count: int, *, content: str) -> _Wanted:
+    return _Wanted(
+        name=name,
+        element="float",
+        element_bytes=_F32,
+        count=count,
+        align_bytes=SCALE_ALIGN_BYTES,
+        content=content,
+        live="per stage from k_full to k_empty, signalled after they were read",
+    )
 
 
 def k_scale_stride_bytes(tiles: Tiles) -> int:
@@ -267,21 +284,34 @@ def k_scale_stride_bytes(tiles: Tiles) -> int:
 
 
 def _seed_constants(tiles: Tiles) -> tuple[SeedConstant, ...]:
-    q_nope = tiles.block_m * tiles.nope_depth * tiles.qkv_bytes
-    q_rope = tiles.block_m * tiles.rope_depth * tiles.rope_bytes
-    k_nope = tiles.block_n * tiles.nope_depth * tiles.qkv_bytes * tiles.k_stages
-    k_rope = tiles.block_n * tiles.rope_depth * tiles.rope_bytes * tiles.k_stages
-    rows: list[tuple[str, int, str]] = [
-        ("q_nope_bytes", q_nope, "BM * nope_depth * sizeof(qkv)"),
-        ("q_rope_bytes", q_rope, "BM * rope_depth * sizeof(rope)"),
-        ("q_bytes", q_nope + q_rope, "q_nope_bytes + q_rope_bytes"),
-        ("num_kv_stages", tiles.k_stages, "stages of the K ring"),
-        ("kv_nope_bytes", k_nope, "BN * nope_depth * sizeof(qkv) * num_kv_stages; V apart"),
-        ("kv_rope_bytes", k_rope, "BN * rope_depth * sizeof(rope) * num_kv_stages"),
-        ("kv_bytes", k_nope + k_rope, "kv_nope_bytes + kv_rope_bytes"),
+    """The seed's numbers for the fields that are here; rows and tiles with their padding."""
+    q_nope = tiles.block_m * tiles.nope.row_bytes
+    q_rope = tiles.block_m * tiles.rope_row.row_bytes
+    k_nope = tiles.k_nope_tile_bytes * tiles.k_stages
+    k_rope = (tiles.k_stage_bytes - tiles.k_nope_tile_bytes) * tiles.k_stages
+    nope_row = _row_formula("nope_depth * sizeof(qkv)", tiles.nope_depth * tiles.qkv_bytes, tiles.nope.row_bytes)
+    rope_row = _row_formula(
+        "rope_depth * sizeof(rope)", tiles.rope_depth * tiles.rope_bytes, tiles.rope_row.row_bytes
+    )
+    rows: list[tuple[str, int, str, str | None]] = [
+        ("q_nope_bytes", q_nope, f"BM * {nope_row}", None),
+        ("q_rope_bytes", q_rope, f"BM * {rope_row}", None),
+        ("q_bytes", q_nope + q_rope, "q_nope_bytes + q_rope_bytes", "q_smem"),
+        ("num_kv_stages", tiles.k_stages, "stages of the K ring", None),
+        ("kv_nope_bytes", k_nope, f"BN * {nope_row} * num_kv_stages, no V", None),
+        ("kv_rope_bytes", k_rope, f"BN * {rope_row} * num_kv_stages", None),
+        ("kv_bytes", k_nope + k_rope, "kv_nope_bytes + kv_rope_bytes", "kv_smem"),
     ]
     if tiles.scales_rows:
-        rows.append(("q_scale_bytes", tiles.block_m * _F32, "BM * sizeof(f32)"))
+        rows.append(("q_scale_bytes", tiles.block_m * _F32, "BM * sizeof(f32)", "q_scale_smem"))
     if tiles.scales_columns:
-        rows.append(("k_scale_bytes", k_scale_stride_bytes(tiles), "BN * sizeof(f32) per stage"))
-    return tuple(SeedConstant(name=name, value=value, comment=comment) for name, value, comment in rows)
+        per_stage = k_scale_stride_bytes(tiles)
+        rows.append(("k_scale_bytes", per_stage, "BN * sizeof(f32) per stage", None))
+    return tuple(
+        SeedConstant(name=name, value=value, comment=comment, field=field)
+        for name, value, comment, field in rows
+    )
+
+
+def _row_formula(formula: str, row_bytes: int, padded_bytes: int) -> str:
+    return formula if row_bytes == padded_bytes else f"padded({formula})"

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 ARCHES = ("sm_90a",)
 QKV = ("e4m3", "bf16", "f16")
-DIMS = {"nope": 128, "rope": 64, "v": 128}
 
 
 def unsupported(spec: Spec) -> tuple[Diagnostic, ...]:
@@ -24,8 +23,6 @@ def unsupported(spec: Spec) -> tuple[Diagnostic, ...]:
 def _faults(spec: Spec) -> Iterator[Diagnostic]:
     yield from _must_be("arch", spec.arch, *ARCHES)
     yield from _dtype_faults(spec)
-    for name, allowed in DIMS.items():
-        yield from _must_be(f"dims.{name}", getattr(spec.dims, name), allowed)
     mask = spec.mask if isinstance(spec.mask, str) else spec.mask.model_dump(mode="json")
     yield from _must_be("mask", mask, "full", "causal")
     yield from _layout_faults(spec)
@@ -38,14 +35,9 @@ def _dtype_faults(spec: Spec) -> Iterator[Diagnostic]:
     if dtypes.qkv not in QKV:
         return  # what the other types and the scales may be depends on it
     yield from _must_be("dtypes.p", dtypes.p, "auto", dtypes.qkv)
-    yield from _must_be("dtypes.rope_gmem", dtypes.rope_gmem, "bf16", "f16")
-    yield from _must_be("dtypes.rope_mma", dtypes.rope_mma, "bf16", "f16")
-    if dtypes.qkv == "e4m3":
-        yield from _must_be("scales.v", scales.v, "none", "tensor", "head")
-        # A k_rope that all heads share cannot be divided by a scale of each head, so these forms need raw.
-        yield from _must_be("scales.k", scales.k, "none", "tensor", "token")
-        if scales.rope is not None:
-            yield from _must_be("scales.rope", scales.rope, "prescaled")
+    if spec.arch in ARCHES:
+        # Only sm_100a converts a rope of e4m3 in shared memory.
+        yield from _must_be("dtypes.rope_mma", dtypes.rope_mma, dtypes.rope_gmem)
     yield from _must_be("scales.rope_k", scales.rope_k, "none")
 
 
@@ -53,10 +45,8 @@ def _layout_faults(spec: Spec) -> Iterator[Diagnostic]:
     layout, softmax = spec.layout, spec.softmax
     kv = layout.kv if isinstance(layout.kv, str) else layout.kv.model_dump()
     rope = None if layout.rope is None else layout.rope.model_dump()
-    yield from _must_be("layout.q", layout.q, "ragged")
-    yield from _must_be("layout.kv", kv, "ragged")
+    yield from _must_be("layout.kv", kv, "ragged", "dense")
     yield from _must_be("layout.rope", rope, None)
-    yield from _must_be("layout.v", layout.v, "rows")
     if spec.dtypes.qkv != "e4m3":
         yield from _must_be("softmax.variant", softmax.variant, "auto", "online", when="with 16-bit qkv")
     yield from _must_be("softmax.sink", softmax.sink, False)
@@ -78,7 +68,11 @@ def _schedule_faults(spec: Spec) -> Iterator[Diagnostic]:
     order = "turns" if spec.dtypes.qkv == "e4m3" else "ping_pong"
     kind = "e4m3" if spec.dtypes.qkv == "e4m3" else "16-bit"
     yield from _must_be("schedule.order", schedule.order, "auto", order, when=f"with {kind} qkv")
-    yield from _must_be("schedule.transpose_warps", schedule.transpose_warps, "auto", 3)
+    if spec.layout.v == "transposed":
+        when = "with layout.v transposed"
+        yield from _must_be("schedule.transpose_warps", schedule.transpose_warps, "auto", when=when)
+    else:
+        yield from _must_be("schedule.transpose_warps", schedule.transpose_warps, "auto", 3)
     yield from _must_be("schedule.persistent", schedule.persistent, "auto", False)
     yield from _must_be("schedule.longest_first", schedule.longest_first, "auto", True)
 

@@ -62,18 +62,29 @@ def barrier_table(mbarriers: tuple[Mbarrier, ...], named: tuple[NamedBarrier, ..
 
 def formula(spec: Spec, tiles: Tiles) -> tuple[str, ...]:
     """What the kernel computes."""
-    product = "q_nope[i].k_nope[j] + q_rope[i].k_rope[j]"
-    factors = "".join(f" * {name}" for name in _scale_names(spec))
-    score = f"s[i,j] = ({product}){factors}" if factors else f"s[i,j] = {product}"
     mask = "j <= i + kv_len - q_len, else hidden" if spec.mask == "causal" else "every key is visible"
     p_type = spec.dtypes.qkv
     lift = f" after multiplication by up to 2^{tiles.lift_log2:g}" if p_type == "e4m3" else ""
+    if tiles.scales_p:
+        lift = f", with v_scale in it,{lift}"
+    index = {"none": "", "tensor": "", "head": "[h]", "token": "[j]", "token_head": "[j,h]"}
+    v_scale = "" if spec.scales.v == "none" else f" * v_scale{index[spec.scales.v]}"
     return (
-        score,
+        _score(spec),
         f"z[i,j] = softmax_scale * s[i,j];  {mask}",
-        "o[i,:] = sum_j softmax(z[i,:])[j] * v[j,:];  a row that sees no key is 0",
+        f"o[i,:] = sum_j softmax(z[i,:])[j] * v[j,:]{v_scale};  a row that sees no key is 0",
         f"P, the numerators of softmax, is rounded to {p_type}{lift}",
     )
+
+
+def _score(spec: Spec) -> str:
+    nope, rope = "q_nope[i].k_nope[j]", "q_rope[i].k_rope[j]"
+    factors = "".join(f" * {name}" for name in _scale_names(spec))
+    if not spec.dims.rope:
+        return f"s[i,j] = {nope}{factors}"
+    if spec.scales.rope == "raw":
+        return f"s[i,j] = {nope}{factors} + {rope}"
+    return f"s[i,j] = ({nope} + {rope}){factors}" if factors else f"s[i,j] = {nope} + {rope}"
 
 
 def _scale_names(spec: Spec) -> list[str]:
@@ -85,34 +96,56 @@ def _scale_names(spec: Spec) -> list[str]:
 
 def schedule(tiles: Tiles) -> tuple[str, ...]:
     """A column per role, rows in time."""
-    if tiles.transposes_v:
-        head = ("load", "transpose", "consumer (the bracketed in its turn)")
-        rows = [
-            ("Q, K(n)", "", "wait Q, K(n): S = Q*K(n)"),
-            ("K(n-1)", "", "scale; release K(n); mask, softmax(n) -> P(n)"),
-            ("V(n)", "V(n) -> transposed", "wait V(n), K(n-1), turn"),
-            ("K(n-2)", "", "[O += P(n)*V(n), S = Q*K(n-1); wait]; pass the turn on"),
-            ("V(n-1)", "V(n-1) -> transposed", "release V(n); scale; release K(n-1); mask, softmax(n-1)"),
-            ("...", "...", "..."),
-            ("", "V(0) -> transposed", "O += P(0)*V(0); O / row sum -> out"),
-        ]
-    else:
-        head = ("load", "tail", "consumer (the bracketed in its turn)")
-        rows = [
-            ("Q, K(n)", "", "wait Q, K(n): S = Q*K(n); release K(n); mask, softmax(n) -> P(n)"),
-            ("K(n-1)", "", "wait K(n-1), turn [issue S = Q*K(n-1)"),
-            ("V(n)", "clear V(n) beyond the end", "wait V(n): issue O += P(n)*V(n)]; pass the turn on"),
-            ("K(n-2)", "", "wait S; release K(n-1); mask, softmax(n-1) beside P(n)*V(n)"),
-            ("V(n-1)", "", "wait O; release V(n); O rescaled, P(n-1) packed"),
-            ("...", "", "..."),
-            ("", "", "O += P(0)*V(0); O / row sum -> out"),
-        ]
-    lines = list(_columns([head, *rows]))
+    rows = _turns_schedule(tiles) if tiles.fp8 else _ping_pong_schedule()
+    lines = list(_columns(rows))
     if tiles.flush_blocks:
         when = f"Every {tiles.flush_blocks} blocks" if tiles.lazy_softmax else "In every unmasked block"
         lines.append(f"{when} the consumers flush O to its master in shared memory.")
+    if tiles.raw_rope:
+        lines.append("Qn, Kn are Q_nope, K_nope; Qr, Kr are Q_rope, K_rope, which have no scales.")
+    if tiles.scales_p:
+        lines.append("P has the scales of V in it, which lie beside those of K.")
     lines += ["", *_turns(tiles)]
     return tuple(lines)
+
+
+def _turns_schedule(tiles: Tiles) -> list[tuple[str, ...]]:
+    consumer = "consumer (the bracketed in its turn)"
+    product, scale = "Q*K", "scale; " if tiles.scales_columns else ""
+    if tiles.raw_rope:
+        product, scale = "Qn*Kn", "scale; S += Qr*Kr; "
+    first = f"{scale}release K(n); mask, softmax(n) -> P(n)"
+    softmax = f"{scale}release K(n-1); mask, softmax(n-1)"
+    if tiles.scales_p:
+        first = f"{scale}mask, softmax(n) -> P(n); release K(n)"
+        softmax = f"{scale}mask, softmax(n-1); release K(n-1)"
+    rows = [
+        ("load", "transpose" if tiles.transposes_v else "tail", consumer),
+        ("Q, K(n)", "", f"wait Q, K(n): S = {product}(n)"),
+        ("K(n-1)", "", first),
+        ("V(n)", "V(n)", "wait V(n), K(n-1), turn"),
+        ("K(n-2)", "", f"[O += P(n)*V(n), S = {product}(n-1); wait]; pass the turn on"),
+        ("V(n-1)", "V(n-1)", f"release V(n); {softmax}"),
+        ("...", "...", "..."),
+        ("", "V(0)", "O += P(0)*V(0); O / row sum -> out"),
+    ]
+    if tiles.transposes_v:
+        return [(load, f"{v} -> transposed" if "V(" in v else v, does) for load, v, does in rows]
+    only = {"V(n)": "clear V(n) beyond the end", "tail": "tail"}
+    return [(load, only.get(v, ""), does) for load, v, does in rows]
+
+
+def _ping_pong_schedule() -> list[tuple[str, ...]]:
+    return [
+        ("load", "tail", "consumer (the bracketed in its turn)"),
+        ("Q, K(n)", "", "wait Q, K(n): S = Q*K(n); release K(n); mask, softmax(n) -> P(n)"),
+        ("K(n-1)", "", "wait K(n-1), turn [issue S = Q*K(n-1)"),
+        ("V(n)", "clear V(n) beyond the end", "wait V(n): issue O += P(n)*V(n)]; pass the turn on"),
+        ("K(n-2)", "", "wait S; release K(n-1); mask, softmax(n-1) beside P(n)*V(n)"),
+        ("V(n-1)", "", "wait O; release V(n); O rescaled, P(n-1) packed"),
+        ("...", "", "..."),
+        ("", "", "O += P(0)*V(0); O / row sum -> out"),
+    ]
 
 
 def _turns(tiles: Tiles) -> list[str]:
@@ -120,7 +153,7 @@ def _turns(tiles: Tiles) -> list[str]:
     lines = []
     for consumer in range(tiles.consumers):
         lead = "        " * consumer
-        products = "[PV QK]" if tiles.transposes_v else "[QK PV]"
+        products = "[PV QK]" if tiles.fp8 else "[QK PV]"
         body = products + "-softmax-" + "--" * (4 * (tiles.consumers - 2))
         lines.append(f"consumer {consumer}: {lead}{body}{products}-softmax-..."[:100])
     return lines

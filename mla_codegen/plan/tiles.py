@@ -3,14 +3,16 @@
 The rules of ``auto`` (figures behind them: docs/notes/performance.md):
 
 * consumers: 3 for e4m3, 2 for 16-bit types. An e4m3 consumer needs few enough registers that three fit, and
-  three hide each other's softmax better; a 16-bit one does not.
+  three hide each other's softmax better; a 16-bit one does not. 2 as well where V is too wide, or the
+  tiles are too large, for three.
 * block_m: 64 rows per consumer, the M of wgmma.
-* block_n: with 2 consumers 128, with 3 consumers 96 (e4m3) or 80 (16-bit); less where a deep ring is asked
-  for and does not fit.
+* block_n: with 2 consumers 128, with 3 consumers 96 (e4m3) or 80 (16-bit). Where S, O and P of a thread need
+  more registers than there are, it goes down by one step of P*V (32 keys of e4m3, 16 of 16-bit types) as far
+  as 64.
 * kv_stages and v_stages: 3 and 3 (e4m3), 2 and 2 (16-bit); v_raw_stages 2. Where that does not fit,
-  v_stages, then kv_stages, then v_raw_stages go down one by one to 2, 2 and 1; then block_n goes down by one
-  step of P*V (32 keys of e4m3, 16 of 16-bit types) as far as 64, each time with the deepest of these rings
-  that fit.
+  v_stages, then kv_stages, then v_raw_stages go down one by one to 2, 2 and 1; then block_n goes down as
+  above, each time with the deepest of these rings that fit; then 2 consumers are tried; then rings of one
+  stage.
 * schedule.order: turns for e4m3, ping_pong for 16-bit types, whose registers hold S, O and P at once.
 * softmax.variant: lazy for e4m3, online for 16-bit types, where the lazy one has no bound to check against.
 * flush_blocks (e4m3): as many as 1152 keys; 16-bit products are added in fp32 and need none.
@@ -36,12 +38,55 @@ E4M3_LARGEST = 448
 """Also the largest sum of a thread's P for which the lazy softmax keeps its reference point."""
 LAZY_SUM_GOAL = 64
 """What that sum is brought below in an exact step: the next blocks then have room for 7 times as much."""
-SWIZZLE_BYTES = 128
-"""Width of a shared-memory chunk row: the widest swizzle mode."""
+SWIZZLE_WIDTHS_BYTES = (128, 64, 32)
+"""Widths of a shared-memory chunk row: the swizzle modes, the widest first."""
+K_STEP_BYTES = 32
+"""Bytes of one wgmma step along K (PTX ISA: K is 32 for 8-bit and 16 for 16-bit types)."""
+TILE_ALIGN_BYTES = 1024
+"""Alignment of a tile in 128B swizzle mode: eight rows of 128 bytes (PTX ISA, wgmma: matrix descriptor)."""
 SMALLEST_BLOCK_N = 64
 """Fewest keys of a step: fewer leave the tensor core idle during softmax."""
 LARGEST_BLOCK_N = 256
 """Most keys of a step (PTX ISA, wgmma.mma_async: N is at most 256)."""
+TRANSPOSE_COLUMNS = 32
+"""Columns of V that a warp transposes at a time: what ldmatrix gives of one-byte elements."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowChunks:
+    """How rows of an operand lie in shared memory: cut into ``count`` columns of ``width_bytes`` each.
+
+    A row is padded with zeros to whole wgmma steps of 32 bytes; the width is the widest swizzle that divides
+    it. ``elems`` are those of one chunk row, padding included.
+    """
+
+    row_bytes: int
+    width_bytes: int
+    element_bytes: int
+
+    @property
+    def count(self) -> int:
+        return self.row_bytes // self.width_bytes
+
+    @property
+    def elems(self) -> int:
+        return self.width_bytes // self.element_bytes
+
+    @property
+    def steps(self) -> int:
+        """wgmma steps along a chunk row."""
+        return self.width_bytes // K_STEP_BYTES
+
+
+def row_chunks(depth: int, element_bytes: int) -> RowChunks:
+    """The chunks of rows of ``depth`` elements; none at all for a depth of 0."""
+    row_bytes = _round_up(depth * element_bytes, K_STEP_BYTES)
+    width = next(width for width in SWIZZLE_WIDTHS_BYTES if row_bytes % width == 0)
+    return RowChunks(row_bytes=row_bytes, width_bytes=width, element_bytes=element_bytes)
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +106,10 @@ class Tiles:
     q_scale: str
     k_scale: str
     v_scale: str
+    raw_rope: bool
+    q_dense: bool
+    kv_dense: bool
+    stored_transposed: bool
     lazy_softmax: bool
     asked_flush_blocks: int | None
     k_stages: int
@@ -80,24 +129,29 @@ class Tiles:
         return DTYPES[self.out].bytes
 
     @property
-    def transposes_v(self) -> bool:
-        """8-bit V is used K-major only, so that its rows have to be transposed (PTX ISA, wgmma)."""
+    def fp8(self) -> bool:
+        """P*V in e4m3: V is taken with the tokens contiguous only (PTX ISA, wgmma: 8-bit B is K-major)."""
         return self.qkv == "e4m3"
 
     @property
+    def transposes_v(self) -> bool:
+        """The kernel transposes rows of V itself; else V lies as its product takes it."""
+        return self.fp8 and not self.stored_transposed
+
+    @property
     def scales_rows(self) -> bool:
-        """q_scale goes into each row's factor."""
+        """Each query row has a scale of its own, or one of its head or of all."""
         return self.q_scale != "none"
 
     @property
     def scales_columns(self) -> bool:
         """Each key has a scale of its own: S is multiplied column by column."""
-        return self.k_scale == "token"
+        return self.k_scale in ("token", "token_head")
 
     @property
     def folds_k_scale(self) -> bool:
-        """One k_scale for all keys: it goes into each row's factor."""
-        return self.k_scale == "tensor"
+        """One k_scale for all keys of a head: it goes into each row's factor."""
+        return self.k_scale in ("tensor", "head")
 
     @property
     def scales_output(self) -> bool:
@@ -105,25 +159,57 @@ class Tiles:
         return self.v_scale in ("tensor", "head")
 
     @property
-    def qkv_chunk_elems(self) -> int:
-        return SWIZZLE_BYTES // self.qkv_bytes
+    def scales_p(self) -> bool:
+        """Each key's V has a scale of its own: it goes into P before P is rounded."""
+        return self.v_scale in ("token", "token_head")
 
     @property
-    def rope_chunk_elems(self) -> int:
-        return SWIZZLE_BYTES // self.rope_bytes
+    def scales_keys(self) -> bool:
+        """Scales of the keys travel with each block: of K, of V or of both."""
+        return self.scales_columns or self.scales_p
+
+    @property
+    def nope(self) -> RowChunks:
+        return row_chunks(self.nope_depth, self.qkv_bytes)
+
+    @property
+    def rope_row(self) -> RowChunks:
+        return row_chunks(self.rope_depth, self.rope_bytes)
+
+    @property
+    def v_row(self) -> RowChunks:
+        """A row of V as it lies in memory; of no meaning where V is stored transposed."""
+        return row_chunks(self.ov_depth, self.qkv_bytes)
+
+    @property
+    def v_columns(self) -> int:
+        """Columns of a V tile in shared memory: whole pieces where a warp transposes them."""
+        return _round_up(self.ov_depth, TRANSPOSE_COLUMNS) if self.transposes_v else self.ov_depth
+
+    @property
+    def k_nope_tile_bytes(self) -> int:
+        return _round_up(self.block_n * self.nope.row_bytes, TILE_ALIGN_BYTES)
 
     @property
     def k_stage_bytes(self) -> int:
-        return self.block_n * (self.nope_depth * self.qkv_bytes + self.rope_depth * self.rope_bytes)
+        rope = _round_up(self.block_n * self.rope_row.row_bytes, TILE_ALIGN_BYTES)
+        return self.k_nope_tile_bytes + rope
 
     @property
     def v_stage_bytes(self) -> int:
-        return self.block_n * self.ov_depth * self.qkv_bytes
+        """Of the ring that P*V reads."""
+        columns_bytes = self.v_columns if self.fp8 else self.v_row.row_bytes
+        return _round_up(self.block_n * columns_bytes, TILE_ALIGN_BYTES)
+
+    @property
+    def v_raw_stage_bytes(self) -> int:
+        """Of the ring of V rows that are transposed."""
+        return _round_up(self.block_n * self.v_row.row_bytes, TILE_ALIGN_BYTES)
 
     @property
     def block_n_step(self) -> int:
         """Keys of one wgmma step of P*V: 32 bytes of a V column."""
-        return block_n_step(fp8=self.transposes_v)
+        return block_n_step(fp8=self.fp8)
 
     @property
     def score_registers(self) -> int:
@@ -133,7 +219,7 @@ class Tiles:
     @property
     def flush_blocks(self) -> int:
         """KV blocks after which O leaves the accumulator of the tensor core; 0: never."""
-        if not self.transposes_v:
+        if not self.fp8:
             return 0
         if not self.lazy_softmax:
             return 1  # the online softmax flushes O where it rescales it
@@ -145,7 +231,7 @@ class Tiles:
 
         Less with the lazy softmax, whose P may pass 1 before the reference point moves: 2^5 leaves 2^3.8.
         """
-        if not self.transposes_v:
+        if not self.fp8:
             return 0.0
         return 5.0 if self.lazy_softmax else 8.0
 
@@ -175,8 +261,6 @@ def resolve_tiles(spec: Spec) -> tuple[Tiles, tuple[Diagnostic, ...]]:
     faults: list[Diagnostic] = []
     consumers = _consumers(spec, fp8, faults)
     block_n = _block_n(spec, fp8, consumers, faults)
-    if not fp8 and spec.pipeline.v_raw_stages != "auto":
-        faults.append(_raw_v_fault(spec))
     tiles = Tiles(
         consumers=consumers,
         block_m=WGMMA_ROWS * consumers,
@@ -191,39 +275,67 @@ def resolve_tiles(spec: Spec) -> tuple[Tiles, tuple[Diagnostic, ...]]:
         q_scale=spec.scales.q,
         k_scale=spec.scales.k,
         v_scale=spec.scales.v,
+        raw_rope=spec.dims.rope > 0 and spec.scales.rope == "raw",
+        q_dense=spec.layout.q == "dense",
+        kv_dense=spec.layout.kv == "dense",
+        stored_transposed=spec.layout.v == "transposed",
         lazy_softmax=fp8 and spec.softmax.variant != "online",
         asked_flush_blocks=_asked(spec.accumulation.flush_blocks),
         k_stages=1,
         v_stages=1,
         v_raw_stages=0,
     )
+    if not tiles.transposes_v and spec.pipeline.v_raw_stages != "auto":
+        faults.append(_raw_v_fault(spec))
     return _with_preferred_rings(spec, tiles), tuple(faults)
 
 
 def _with_preferred_rings(spec: Spec, tiles: Tiles) -> Tiles:
     """The tiles with rings as deep as asked, or as deep as still gains speed."""
-    pipeline, fp8 = spec.pipeline, tiles.transposes_v
+    pipeline = spec.pipeline
     return replace(
         tiles,
-        k_stages=_stages(pipeline.kv_stages, 3 if fp8 else 2),
-        v_stages=_stages(pipeline.v_stages, 3 if fp8 else 2),
-        v_raw_stages=_stages(pipeline.v_raw_stages, 2) if fp8 else 0,
+        k_stages=_stages(pipeline.kv_stages, 3 if tiles.fp8 else 2),
+        v_stages=_stages(pipeline.v_stages, 3 if tiles.fp8 else 2),
+        v_raw_stages=_stages(pipeline.v_raw_stages, 2) if tiles.transposes_v else 0,
     )
 
 
-def smaller(spec: Spec, tiles: Tiles) -> Tiles | None:
-    """The next smaller ring depths or block_n that ``auto`` may take, or None where it may take none."""
+def shallower(spec: Spec, tiles: Tiles, *, least: int) -> Tiles | None:
+    """Rings of one stage less that ``auto`` may take, at least ``least`` deep (raw V: 1); None for none."""
     pipeline = spec.pipeline
-    if pipeline.v_stages == "auto" and tiles.v_stages > 2:
+    if pipeline.v_stages == "auto" and tiles.v_stages > least:
         return replace(tiles, v_stages=tiles.v_stages - 1)
-    if pipeline.kv_stages == "auto" and tiles.k_stages > 2:
+    if pipeline.kv_stages == "auto" and tiles.k_stages > least:
         return replace(tiles, k_stages=tiles.k_stages - 1)
     if pipeline.v_raw_stages == "auto" and tiles.v_raw_stages > 1:
         return replace(tiles, v_raw_stages=tiles.v_raw_stages - 1)
-    block_n = tiles.block_n - tiles.block_n_step
-    if spec.tile.block_n == "auto" and block_n >= SMALLEST_BLOCK_N:
-        return _with_preferred_rings(spec, replace(tiles, block_n=block_n))
     return None
+
+
+def narrower(spec: Spec, tiles: Tiles) -> Tiles | None:
+    """The next smaller block_n that ``auto`` may take, with the preferred rings; None where there is none."""
+    block_n = tiles.block_n - tiles.block_n_step
+    if spec.tile.block_n != "auto" or block_n < SMALLEST_BLOCK_N:
+        return None
+    return _with_preferred_rings(spec, replace(tiles, block_n=block_n))
+
+
+def fewer_consumers(spec: Spec, tiles: Tiles) -> Tiles | None:
+    """Two consumers in place of three that were not asked for; None where that is no choice."""
+    if tiles.consumers == 2 or (spec.schedule.consumers, spec.tile.block_m) != ("auto", "auto"):
+        return None
+    asked = spec.tile.block_n
+    block_n = preferred_block_n(fp8=tiles.fp8, consumers=2) if asked == "auto" else asked
+    fewer = replace(tiles, consumers=2, block_m=2 * WGMMA_ROWS, block_n=block_n)
+    return _with_preferred_rings(spec, fewer)
+
+
+def preferred_block_n(*, fp8: bool, consumers: int) -> int:
+    """Keys of a step where registers and shared memory allow them."""
+    if consumers == 2:
+        return 128
+    return 96 if fp8 else 80
 
 
 def _consumers(spec: Spec, fp8: bool, faults: list[Diagnostic]) -> int:
@@ -269,7 +381,7 @@ def _consumers(spec: Spec, fp8: bool, faults: list[Diagnostic]) -> int:
 
 def _block_n(spec: Spec, fp8: bool, consumers: int, faults: list[Diagnostic]) -> int:
     asked = spec.tile.block_n
-    default = 96 if fp8 and consumers == 3 else 80 if consumers == 3 else 128
+    default = preferred_block_n(fp8=fp8, consumers=consumers)
     if asked == "auto":
         return default
     step = block_n_step(fp8=fp8)
@@ -281,12 +393,15 @@ def _block_n(spec: Spec, fp8: bool, consumers: int, faults: list[Diagnostic]) ->
 
 
 def _raw_v_fault(spec: Spec) -> Diagnostic:
-    raw, qkv = spec.pipeline.v_raw_stages, spec.dtypes.qkv
+    raw, qkv, layout = spec.pipeline.v_raw_stages, spec.dtypes.qkv, spec.layout.v
+    fp8 = qkv == "e4m3"
+    what = f"layout.v {layout}" if fp8 else f"dtypes.qkv {qkv}"
+    kind = "V that is stored transposed" if fp8 else "16-bit V"
     return Diagnostic(
         code="no-raw-v",
         field="pipeline.v_raw_stages",
-        message=f"pipeline.v_raw_stages is {raw}, allowed with dtypes.qkv {qkv}: auto",
-        notes=("16-bit V is used as it lies in memory, so that there is no ring of raw V",),
+        message=f"pipeline.v_raw_stages is {raw}, allowed with {what}: auto",
+        notes=(f"{kind} is used as it lies in memory, so that there is no ring of raw V",),
         help="leave pipeline.v_raw_stages out",
     )
 

@@ -1,13 +1,4 @@
-// Bulk tensor copies from global to shared memory; bytes are counted on an mbarrier.
-// PTX ISA: cp.async.bulk.tensor, prefetch.tensormap; sm_90 and later.
+// Tensor maps of bulk copies. PTX ISA: prefetch.tensormap; sm_90 and later.
 __device__ __forceinline__ void prefetch_tensormap(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-__device__ __forceinline__ void cp_async_bulk_tensor_3d(u32 destination, const TensorMap* map, u32 barrier,
-                                                        i32 x, i32 y, i32 z) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
-      "{%3, %4, %5}], [%2];" ::"r"(destination),
-      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
-      : "memory");
 }
