@@ -53,6 +53,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "judge": (*BASE, "plan.model", *NUMBERS),
     "machine": ("arch", "emulator.compiler", "errors", "runtime"),
     "emulator": (*BASE, "plan.model", "call", "emulator"),
+    "torch_views": BASE,
+    "torch_ops": (*BASE, "runtime", "torch_views"),
+    "integrations": (*BASE, *NUMBERS, "torch_ops"),
 }
 
 # Packages that only some may import.
@@ -64,7 +67,8 @@ RESTRICTED: dict[str, tuple[str, ...]] = {
     "pydantic_core": SPEC,
     "click": ("cli",),
     "rich": ("cli",),
-    "torch": (),
+    "torch": ("torch_ops", "torch_views", "integrations"),
+    "transformers": ("integrations",),
 }
 
 # Imports inside functions, made when a call needs them.
@@ -219,6 +223,7 @@ def test_public_names_are_all_there() -> None:
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
     heavy = ("numpy", "pydantic", "yaml", "jinja2", "click", "rich", "cupy", "ml_dtypes")
+    heavy += ("torch", "transformers")
     code = f"import mla_codegen, mla_codegen.plan; print([n for n in {heavy!r} if n in sys.modules])"
     assert run_python(code) == "[]"
 
