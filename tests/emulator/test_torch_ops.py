@@ -165,6 +165,33 @@ def test_compiled_functions_give_the_same_bits() -> None:
     assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
 
 
+def test_compiled_functions_hand_over_views_as_views() -> None:
+    """Strides arrive as they are in eager mode."""
+    kernel = emulated("bf16")
+    seen: list[tuple[Any, ...]] = []
+
+    class Recorder:
+        plan = kernel.plan
+
+        def __call__(self, *arrays: np.ndarray, **named: Any) -> Any:
+            seen.append(tuple(array.strides for array in arrays))
+            return kernel(*arrays, **named)
+
+    key = torch_ops.register(Recorder(), "recorder")
+    (q_nope, q_rope, k_nope, k_rope, v), named = problem(SPECS["bf16"])
+
+    def layer(q: Any, kv: Any, k_rope: Any) -> Any:
+        q, kv, shared = q + 1, kv + 1, (k_rope + 1)[:, None].expand(-1, 2, -1)
+        return OPS.prefill(key, q[..., :128], q[..., 128:], kv[..., :128], shared, kv[..., 128:], **named)
+
+    arguments = torch.cat([q_nope, q_rope], -1), torch.cat([k_nope, v], -1), k_rope
+    wanted = layer(*arguments)
+    found = torch.compile(layer, fullgraph=True)(*arguments)
+    assert torch.equal(found, wanted)
+    assert torch.Tag.needs_exact_strides in OPS.prefill.default.tags
+    assert seen == [((768, 384, 2), (768, 384, 2), (1024, 512, 2), (128, 0, 2), (1024, 512, 2))] * 2
+
+
 def test_other_lengths_are_compiled_for_once() -> None:
     """The first other length makes a graph for all lengths; max_seqlen_q changes with them."""
     from torch._dynamo.testing import CompileCounter
