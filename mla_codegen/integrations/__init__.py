@@ -1,0 +1,1 @@
+"""Generated kernels in other libraries' places for attention; nothing here is imported by default."""
