@@ -85,8 +85,8 @@ def _real_tokens(
             "mask",
             "the model asks for a mask that is not causal over whole sequences, such as one of packed "
             "sequences or of a sliding window; padding is all that may be added to a causal mask",
-            help="pass each sequence as a row of the batch with an attention_mask; torch.compile, which cannot "
-            "tell whether sequences are packed, needs use_cache=True",
+            help="pass each sequence as a row of the batch with an attention_mask; torch.compile, which "
+            "cannot tell whether sequences are packed, needs use_cache=True",
         )
     tokens = int(q_offset) + q_length
     if attention_mask is None and tokens == kv_length:
