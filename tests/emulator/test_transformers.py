@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -115,6 +116,22 @@ def test_the_whole_model_is_one_compiled_graph(example: ModuleType) -> None:
     found = torch.compile(model, fullgraph=True, backend=counter)(tokens).logits
     assert torch.equal(found, model(tokens).logits)
     assert counter.frame_count == 1
+
+
+def test_the_readme_s_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the emulator, with fewer tokens and heads."""
+    monkeypatch.chdir(SPECS.parent)
+    blocks = re.findall(r"```python\n(.*?)```", Path("README.md").read_text(encoding="utf-8"), re.DOTALL)
+    blocks = [block for block in blocks if "torch_ops" in block or "register_attention" in block]
+    assert len(blocks) == 2
+    load = mla.load
+    monkeypatch.setattr(mla, "load", lambda spec: load(spec, backend="emulator"))
+    for block in blocks:
+        for found, instead in (("1777", "17"), ("1000", "10"), (", 16, ", ", 2, "), ('"cuda"', '"cpu"')):
+            block = block.replace(found, instead)
+        names: dict[str, Any] = {}
+        exec(block, names)
+        assert "out" not in names or names["out"].shape == (17, 2, 128)
 
 
 MLA = SimpleNamespace(qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
