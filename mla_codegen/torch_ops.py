@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 try:
     import torch
@@ -149,8 +149,7 @@ def _new_outputs(known: _Registered, q_nope: Tensor) -> list[Tensor]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
+class _Call(NamedTuple):
     """What a kernel is called with; `inputs` in the order of INPUT_NAMES, `outputs` out and maybe lse."""
 
     inputs: tuple[Tensor | None, ...]
