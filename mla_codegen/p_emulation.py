@@ -13,6 +13,9 @@ from mla_codegen.fp8 import NARROW_DTYPES, round_to
 from mla_codegen.plan.model import PRounding
 from mla_codegen.tensors import TensorFacts
 
+SMALLEST_FOLDED_SCALE = 2.0**-64
+"""What the lazy softmax takes for a smaller scale of V, whose logarithm it needs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
@@ -64,8 +67,6 @@ def emulation_of(
                 "p_rounding has a dtype and a lift of its own, leave p_dtype and p_lift_log2 out"
             )
         rounding = p_rounding if isinstance(p_rounding, PRounding) else _p_rounding(p_rounding)
-        if rounding.lazy and fold_v_scale:
-            raise ValueError(f"a lazy p_rounding has no place for the scales of V per {facts.v_scale}")
         return Emulation(
             p_dtype=_known(rounding.dtype),
             lift_log2=rounding.lift_log2,
@@ -105,6 +106,24 @@ def folded_scores(z: np.ndarray, v_scale: np.ndarray) -> np.ndarray:
     """Scores in base 2 with the magnitude of V's scales in them."""
     with np.errstate(divide="ignore"):
         return z + np.log2(np.abs(v_scale))
+
+
+def lazy_weighted(
+    z: np.ndarray, peak: np.ndarray, v: np.ndarray, v_scale: np.ndarray, rows: Rows, *, fold: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """P*V [rows, v] with P as a lazy softmax rounds it, P's exact sums [rows], the peak of both [rows, 1].
+
+    With ``fold`` the scales of V are a part of P while it is rounded, and not of its sums; 2^-64 stands in
+    for a smaller one, as in the kernel.
+    """
+    if not fold:
+        row_sum = lazy_p(z, peak, rows, np.ones_like(v_scale))
+        return z @ (v * v_scale[:, None]), row_sum, peak
+    magnitude = np.maximum(np.abs(v_scale), SMALLEST_FOLDED_SCALE)
+    folded = folded_scores(z, magnitude)
+    folded_peak = finite_peak(folded)
+    row_sum = lazy_p(folded, folded_peak, rows, 1.0 / magnitude)
+    return folded @ (v * np.sign(v_scale)[:, None]), row_sum, folded_peak
 
 
 def weighted_folded(
@@ -184,16 +203,17 @@ class _Lazy:
         return p
 
 
-def lazy_p(z: np.ndarray, peak: np.ndarray, rows: Rows) -> np.ndarray:
+def lazy_p(z: np.ndarray, peak: np.ndarray, rows: Rows, weights: np.ndarray) -> np.ndarray:
     """Replaces scores by the P that a lazy softmax rounds, brought to 2^(z - peak); gives their exact sums.
 
     Args:
         z: scores in base 2, [rows, keys], -inf where hidden.
         peak: finite maximum of each row, [rows, 1].
         rows: where the rows lie.
+        weights: what each key's P counts for in the sums, [keys].
 
     Returns:
-        Sum of each row's unrounded P, [rows].
+        Weighted sum of each row's unrounded P, [rows].
     """
     count = z.shape[0]
     state = _Lazy(rounding=rows.rounding, row_max=np.full(count, -np.inf), offset=np.zeros(count))
@@ -202,7 +222,7 @@ def lazy_p(z: np.ndarray, peak: np.ndarray, rows: Rows) -> np.ndarray:
         z[: exact.start, keys] = 0.0
         for part, p in _block_steps(z, keys, exact, lazy, rows, state):
             unit = np.exp2(-state.offset[part] - peak[part, 0])
-            row_sum[part] += p.sum(axis=1) * unit
+            row_sum[part] += (p @ weights[keys]) * unit
             z[part, keys] = round_to(p, rows.rounding.dtype) * unit[:, None]
     return row_sum
 

@@ -22,7 +22,7 @@ from mla_codegen.p_emulation import (
     finite_peak,
     folded_scores,
     keys_seen,
-    lazy_p,
+    lazy_weighted,
     rows_of,
     weighted_folded,
     whole_warps,
@@ -255,24 +255,36 @@ def _attend_strip(
         hidden = np.arange(first_hidden, k.shape[0]) >= seen[:, None]
         z[:, first_hidden:][hidden] = -np.inf
     peak = finite_peak(z)
-    folded = folded_scores(z, v_scale) if emulation is not None and emulation.fold_v_scale else None
+    fold = emulation is not None and emulation.fold_v_scale
     if rows is not None:
-        p, row_sum = z, lazy_p(z, peak, rows)
+        weighted, row_sum, peak = lazy_weighted(z, peak, v, v_scale, rows, fold=fold)
     else:
+        folded = folded_scores(z, v_scale) if fold else None
         z -= peak
         p = np.exp2(z, out=z)
         row_sum = p.sum(axis=1)
+        weighted = _weighted(p, v, v_scale, folded, peak, emulation)
     with np.errstate(divide="ignore"):
         lse = (peak[:, 0] + np.log2(row_sum)) * _LN_2
-    if emulation is None or rows is not None:
-        weighted = p @ (v * v_scale[:, None])
-    elif folded is None:
-        lift = 2.0**emulation.lift_log2
-        p *= lift
-        weighted = (round_to(p, emulation.p_dtype) @ (v * v_scale[:, None])) / lift
-    else:
-        weighted = weighted_folded(folded, peak, np.sign(v_scale), v, emulation)
     return weighted / np.where(row_sum == 0, 1.0, row_sum)[:, None], lse
+
+
+def _weighted(
+    p: np.ndarray,
+    v: np.ndarray,
+    v_scale: np.ndarray,
+    folded: np.ndarray | None,
+    peak: np.ndarray,
+    emulation: Emulation | None,
+) -> np.ndarray:
+    """P*V relative to 2^peak, P rounded as the emulation says, with the scales of V in it where they fold."""
+    if emulation is None:
+        return p @ (v * v_scale[:, None])
+    if folded is not None:
+        return weighted_folded(folded, peak, np.sign(v_scale), v, emulation)
+    lift = 2.0**emulation.lift_log2
+    p *= lift
+    return (round_to(p, emulation.p_dtype) @ (v * v_scale[:, None])) / lift
 
 
 def _shaped(

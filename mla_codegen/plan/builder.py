@@ -11,7 +11,6 @@ from mla_codegen.arch import ARCHS, ArchLimits
 from mla_codegen.errors import Diagnostic, PlanError
 from mla_codegen.plan import barriers, call, checks, constants, mma, roles, smem, text, tma
 from mla_codegen.plan.choices import tile_choices
-from mla_codegen.plan.scales import placed_scales, scale_names, score_factors
 from mla_codegen.plan.model import (
     PLAN_SCHEMA,
     Argument,
@@ -25,6 +24,7 @@ from mla_codegen.plan.model import (
     Variant,
     VLoad,
 )
+from mla_codegen.plan.scales import placed_scales, scale_names, score_factors
 from mla_codegen.plan.support import ARCHES, unsupported
 from mla_codegen.plan.tiles import (
     E4M3_LARGEST,

@@ -29,7 +29,13 @@ def plan_arguments(spec: Spec) -> tuple[Argument, ...]:
         for name in ("q_scale", "k_scale")
     }
     q_tokens, k_tokens = _tokens(spec)
-    q_rope = ("q_rope", rope, (*q_tokens, "heads", rope_depth), "tensor", f"queries, rotated{divided['q_scale']}")
+    q_rope = (
+        "q_rope",
+        rope,
+        (*q_tokens, "heads", rope_depth),
+        "tensor",
+        f"queries, rotated{divided['q_scale']}",
+    )
     k_rope = (
         "k_rope",
         rope,
@@ -134,7 +140,7 @@ def plan_params(spec: Spec, arguments: tuple[Argument, ...]) -> tuple[ParamField
 
 
 def _steps(axes: Mapping[str, tuple[str, ...]]) -> Iterator[ParamField]:
-    """Factors from a number of head or sequence to the coordinate of a tensor map: a map takes no stride 0."""
+    """Factors from a head or sequence number to the coordinate of a tensor map: a map takes no stride 0."""
     seen: set[str] = set()
     for name in ("q_nope", "q_rope", "k_nope", "k_rope", "v"):
         for kind, symbols in (("head", ("heads", "kv_heads")), ("batch", ("batch",))):

@@ -13,11 +13,18 @@ from mla_codegen.plan.barriers import (
     WARPS_PER_WARPGROUP,
     TxBytes,
 )
+from mla_codegen.plan.mma import SWIZZLE_MODES
 from mla_codegen.plan.model import Constant, ConstantGroup, Role, VTransposedChunk
 from mla_codegen.plan.roles import Registers, num_threads
 from mla_codegen.plan.smem import k_scale_stride_bytes
-from mla_codegen.plan.mma import SWIZZLE_MODES
-from mla_codegen.plan.tiles import E4M3_LARGEST, K_STEP_BYTES, LAZY_SUM_GOAL, TRANSPOSE_COLUMNS, RowChunks, Tiles
+from mla_codegen.plan.tiles import (
+    E4M3_LARGEST,
+    K_STEP_BYTES,
+    LAZY_SUM_GOAL,
+    TRANSPOSE_COLUMNS,
+    RowChunks,
+    Tiles,
+)
 
 GRID_Y_LIMIT = 65535
 """Largest grid.y and grid.z (CUDA programming guide, technical specifications)."""
@@ -133,7 +140,9 @@ def _chunks(tiles: Tiles) -> ConstantGroup:
     if not tiles.stored_transposed:
         rows += _chunk_rows("V", tiles.v_row, "V rows")[: 3 if tiles.fp8 else 4]
         if tiles.fp8:
-            rows.append(("u32", "kVChunkUnits", tiles.v_row.width_bytes // 16, "16-byte units of a chunk row"))
+            rows.append(
+                ("u32", "kVChunkUnits", tiles.v_row.width_bytes // 16, "16-byte units of a chunk row")
+            )
     return _group("Chunks: tiles lie in columns of one swizzle width", *rows)
 
 
@@ -206,7 +215,12 @@ def _transposed(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantG
         rows += [
             ("u32", f"{chunk.prefix}GroupBegin", first // 16, tokens),
             ("u32", f"{chunk.prefix}GroupEnd", last // 16, "one past its last group"),
-            ("u32", f"{chunk.prefix}Offset", chunk.offset_bytes, f"bytes in a stage: {tiles.v_columns} columns * first token"),
+            (
+                "u32",
+                f"{chunk.prefix}Offset",
+                chunk.offset_bytes,
+                f"bytes in a stage: {tiles.v_columns} columns * first token",
+            ),
             ("u32", f"{chunk.prefix}Width", chunk.width_bytes, "bytes of a row, and swizzle width"),
             ("u32", f"{chunk.prefix}SwizzleMode", chunk.swizzle_mode, "of the matrix descriptor"),
             ("u32", f"{chunk.prefix}FirstStep", chunk.first_step, "wgmma step along K at which it starts"),
@@ -251,7 +265,14 @@ def _numbers(lse: str, tiles: Tiles) -> ConstantGroup:
         ),
         *_lse_number(lse),
         *(
-            [("float", "kSmallestVScale", f"{smallest_v_scale}f", f"2^{SMALLEST_V_SCALE_LOG2}: stands in for 0")]
+            [
+                (
+                    "float",
+                    "kSmallestVScale",
+                    f"{smallest_v_scale}f",
+                    f"2^{SMALLEST_V_SCALE_LOG2}: stands in for 0",
+                )
+            ]
             if tiles.scales_p
             else []
         ),

@@ -77,8 +77,8 @@ class SeedConstant:
 class Smem:
     """The map of ``MLASmemStorage``.
 
-    ``used_bytes`` ends at the last field, ``sizeof_bytes`` is rounded up to the alignment. ``sized_constants``
-    are those constants that are the size of a field.
+    ``used_bytes`` ends at the last field, ``sizeof_bytes`` is rounded up to the alignment.
+    ``sized_constants`` are those constants that are the size of a field.
     """
 
     fields: tuple[SmemField, ...]
@@ -200,8 +200,8 @@ class PRounding:
 class VTransposedChunk:
     """A piece of the transposed V tile: each row (one V column) holds ``width_bytes`` one-byte tokens.
 
-    ``prefix`` starts the names of its constants; ``name`` is its descriptor in ``issue_pv``, ``map`` the tensor
-    map that copies it where V is stored that way.
+    ``prefix`` starts the names of its constants; ``name`` is its descriptor in ``issue_pv``, ``map`` the
+    tensor map that copies it where V is stored that way.
     """
 
     name: str
@@ -252,8 +252,8 @@ class ScaleNames:
 class Factors:
     """What scores are multiplied by on their way to the exponent, in words.
 
-    ``softmax`` in softmax itself; ``scores`` before an unscaled rope is added, and ``scaled_p`` where the scales
-    of V join them, empty where there is no such step.
+    ``softmax`` in softmax itself; ``scores`` before an unscaled rope is added, and ``scaled_p`` where the
+    scales of V join them, empty where there is no such step.
     """
 
     softmax: str
@@ -263,7 +263,7 @@ class Factors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleArray:
-    """Scales of which a CTA has a part: ``function`` says where it starts, ``offsets`` elements further on."""
+    """Scales of which a CTA has a part: ``function`` says where, ``offsets`` elements further on."""
 
     name: str
     function: str

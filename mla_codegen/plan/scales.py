@@ -21,7 +21,9 @@ def placed_scales(tiles: Tiles) -> tuple[ScaleArray, ...]:
 def scale_names(tiles: Tiles) -> ScaleNames:
     """How the source says where the scales of a CTA start."""
     placed = {array.name: f"{array.function}(params, tile)" for array in placed_scales(tiles)}
-    return ScaleNames(**{name: placed.get(f"{name}_scale", f"params.{name}_scale") for name in ("q", "k", "v")})
+    return ScaleNames(
+        **{name: placed.get(f"{name}_scale", f"params.{name}_scale") for name in ("q", "k", "v")}
+    )
 
 
 def _scale_array(name: str, form: str, dense: bool, head: str) -> ScaleArray:
@@ -37,9 +39,7 @@ def score_factors(tiles: Tiles) -> Factors:
     """The product of all is softmax_scale * log2(e) and the scales of Q and K that are not columns' own."""
     whole = "softmax_scale * log2(e)"
     per_row = [
-        name
-        for name, used in (("q_scale", tiles.scales_rows), ("k_scale", tiles.folds_k_scale))
-        if used
+        name for name, used in (("q_scale", tiles.scales_rows), ("k_scale", tiles.folds_k_scale)) if used
     ]
     scores = " * ".join(per_row) or "1"
     rest = whole if tiles.raw_rope else " * ".join([whole, *per_row])

@@ -289,7 +289,9 @@ def _seed_constants(tiles: Tiles) -> tuple[SeedConstant, ...]:
     q_rope = tiles.block_m * tiles.rope_row.row_bytes
     k_nope = tiles.k_nope_tile_bytes * tiles.k_stages
     k_rope = (tiles.k_stage_bytes - tiles.k_nope_tile_bytes) * tiles.k_stages
-    nope_row = _row_formula("nope_depth * sizeof(qkv)", tiles.nope_depth * tiles.qkv_bytes, tiles.nope.row_bytes)
+    nope_row = _row_formula(
+        "nope_depth * sizeof(qkv)", tiles.nope_depth * tiles.qkv_bytes, tiles.nope.row_bytes
+    )
     rope_row = _row_formula(
         "rope_depth * sizeof(rope)", tiles.rope_depth * tiles.rope_bytes, tiles.rope_row.row_bytes
     )

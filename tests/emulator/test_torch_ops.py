@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mla_codegen.runtime.rules import INPUT_NAMES
 
 import mla_codegen as mla
 from mla_codegen.dtypes import DTYPES, numpy_dtype
 from mla_codegen.errors import LaunchError
-from mla_codegen.runtime.rules import INPUT_NAMES
 from mla_codegen.spec import Spec
 from tests.forms import form
 

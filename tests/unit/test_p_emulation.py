@@ -69,8 +69,9 @@ def make_arguments(q_lens: tuple[int, ...], kv_lens: tuple[int, ...], spread: fl
 class NaiveRow:
     """One row of the kernel: sums of four threads, weighted values, reference point and lift."""
 
-    def __init__(self, z: np.ndarray, v: np.ndarray) -> None:
-        self.z, self.v = z, v  # only the keys that the row sees
+    def __init__(self, z: np.ndarray, v: np.ndarray, v_scale: np.ndarray) -> None:
+        # Only the keys that the row sees; scales of V are in its scores and leave its total.
+        self.z, self.v, self.v_scale = z + np.log2(v_scale), v, v_scale
         self.top, self.lift = -math.inf, 0.0
         self.total, self.weighted = 0.0, np.zeros(V)
 
@@ -97,13 +98,14 @@ class NaiveRow:
             self.total, self.weighted = self.total * rescale, self.weighted * rescale
             self.top, self.lift = top, lift
         p = np.exp2(seen - self.top + self.lift)
-        self.total += p.sum()
+        self.total += (p / self.v_scale[keys.start : keys.stop]).sum()
         self.weighted = self.weighted + round_to(p, "e4m3") @ self.v[keys.start : keys.stop]
 
 
 def naive(arguments: dict[str, Any], *, causal: bool) -> tuple[np.ndarray, int]:
     """Output, and how often a warp was voted into an exact step."""
     out, votes = np.zeros_like(arguments["q_nope"]), 0
+    v_scale = arguments.get("v_scale", np.ones(len(arguments["v"]))).astype(np.float64)
     cu_q, cu_k = arguments["cu_seqlens_q"].tolist(), arguments["cu_seqlens_k"].tolist()
     for b in range(len(cu_q) - 1):
         q_len, kv_len = cu_q[b + 1] - cu_q[b], cu_k[b + 1] - cu_k[b]
@@ -116,7 +118,10 @@ def naive(arguments: dict[str, Any], *, causal: bool) -> tuple[np.ndarray, int]:
             for first in range(0, q_len, ROUNDING.warp_rows):
                 numbers = range(first, min(first + ROUNDING.warp_rows, q_len))
                 q = arguments["q_nope"][cu_q[b] + first : cu_q[b] + numbers.stop, head] * math.log2(math.e)
-                rows = [NaiveRow((k[: sees(i)] @ q[i - first]), v[: sees(i)]) for i in numbers]
+                scales = v_scale[cu_k[b] : cu_k[b + 1]]
+                rows = [
+                    NaiveRow(k[: sees(i)] @ q[i - first], v[: sees(i)], scales[: sees(i)]) for i in numbers
+                ]
                 group = first // ROUNDING.group_rows * ROUNDING.group_rows
                 unmasked = max(0, sees(group) - 1) // ROUNDING.block_n
                 for block in reversed(range(-(-kv_len // ROUNDING.block_n))):
@@ -138,6 +143,22 @@ def test_against_a_naive_kernel(problem: str, mask: str, spread: float) -> None:
     spec = make_spec(mask)
     expected, votes = naive(arguments, causal=mask == "causal")
     assert votes or spread < 1 or problem in ("more queries", "whole blocks")
+    out, lse = reference(spec, **arguments, p_rounding=ROUNDING)
+    np.testing.assert_allclose(out, expected, rtol=1e-9, atol=1e-12)
+    exact, exact_lse = reference(spec, **arguments)
+    np.testing.assert_allclose(lse, exact_lse, rtol=1e-12, atol=1e-12)
+    assert np.linalg.norm(out - exact) > 1e-3 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("mask", ["full", "causal"])
+@pytest.mark.parametrize("spread", [0.1, 2.0])
+def test_scales_of_v_are_in_p_and_not_in_its_sum(mask: str, spread: float) -> None:
+    arguments = make_arguments(*PROBLEMS["more keys"], spread)
+    exponent = np.random.default_rng(6).uniform(-12, 4, len(arguments["v"]))
+    arguments["v_scale"] = (2**exponent).astype(np.float32)
+    spec = make_spec(mask, v="token")
+    expected, votes = naive(arguments, causal=mask == "causal")
+    assert votes or spread < 1
     out, lse = reference(spec, **arguments, p_rounding=ROUNDING)
     np.testing.assert_allclose(out, expected, rtol=1e-9, atol=1e-12)
     exact, exact_lse = reference(spec, **arguments)
@@ -205,9 +226,3 @@ def test_the_mapping_of_a_plan_and_the_exact_form() -> None:
 def test_faults_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         reference(make_spec("full"), **make_arguments((3,), (4,), 1.0), **changes)
-
-
-def test_scales_of_v_per_token_are_refused() -> None:
-    arguments = {**make_arguments((3,), (4,), 1.0), "v_scale": np.ones(4, np.float32)}
-    with pytest.raises(ValueError, match="no place for the scales of V per token"):
-        reference(make_spec("full", v="token"), **arguments, p_rounding=ROUNDING)
