@@ -28,6 +28,20 @@ class ArchLimits:
     """Oldest NVRTC (major, minor) that knows the target."""
     tmem_cols: int
     """Tensor-memory columns per SM, 0 where there are none."""
+    tmem_lanes: int
+    """Tensor-memory lanes, that is rows, per SM; 0 where there are none."""
+
+    # PTX ISA, tcgen05, "Tensor Memory": a cell has 32 bits; a CTA allocates a power of two of columns, at
+    # least 32. tcgen05.mma, cta_group::1, shapes of kind::f16 and kind::f8f6f4 with M = 128: N is a multiple
+    # of 16 up to 256. These numbers mean something where tmem_cols is not 0.
+    tmem_cell_bytes: int = 4
+    """Bytes of one column in one lane."""
+    tmem_alloc_min_cols: int = 32
+    """Fewest columns of an allocation; every allocation is a power of two."""
+    umma_n_step: int = 16
+    """N of a tcgen05.mma with M = 128 is a multiple of this."""
+    umma_n_max: int = 256
+    """Largest N of a tcgen05.mma."""
 
     # Programming guide, 9.0, 10.0 and 10.3: 228 KiB per SM, of which 1 KiB is reserved for each CTA; 227 KiB
     # per CTA by opt-in, which is what cudaDevAttrMaxSharedMemoryPerBlockOptin reports.
@@ -92,11 +106,17 @@ class ArchLimits:
         in_range = self.setmaxnreg_min_regs <= regs <= self.setmaxnreg_max_regs
         return in_range and regs % self.setmaxnreg_step_regs == 0
 
+    def tmem_alloc_cols(self, used_cols: int) -> int:
+        """Columns to allocate where `used_cols` are used: a power of two, and at least the smallest."""
+        assert 0 < used_cols <= self.tmem_cols, f"{used_cols} TMEM columns, {self.tmem_cols} exist"
+        return max(self.tmem_alloc_min_cols, 1 << (used_cols - 1).bit_length())
+
 
 # Feature macros: programming guide, "Feature Set Compiler Targets". The family macro came with the f targets
 # in CUDA 12.9, so that 12.8 has the arch macro of sm_100a only. Tensor memory: PTX ISA, tcgen05, "Tensor
-# Memory": 512 columns. Oldest compiler: PTX ISA release notes (sm_90a with 8.0, sm_100a with 8.6, sm_103a and
-# family targets with 8.8); for sm_90a the project asks for CUDA 12.0, the first toolkit with PTX ISA 8.0.
+# Memory": 512 columns of 128 lanes. Oldest compiler: PTX ISA release notes (sm_90a with 8.0, sm_100a with 8.6,
+# sm_103a and family targets with 8.8); for sm_90a the project asks for CUDA 12.0, the first toolkit with PTX
+# ISA 8.0.
 _TABLE = (
     ArchLimits(
         name="sm_90a",
@@ -105,6 +125,7 @@ _TABLE = (
         feature_macros=("__CUDA_ARCH_FEAT_SM90_ALL",),
         min_nvrtc_version=(12, 0),
         tmem_cols=0,
+        tmem_lanes=0,
     ),
     ArchLimits(
         name="sm_100a",
@@ -113,6 +134,7 @@ _TABLE = (
         feature_macros=("__CUDA_ARCH_FEAT_SM100_ALL", "__CUDA_ARCH_FAMILY_SPECIFIC__"),
         min_nvrtc_version=(12, 8),
         tmem_cols=512,
+        tmem_lanes=128,
     ),
     ArchLimits(
         name="sm_100f",
@@ -121,6 +143,7 @@ _TABLE = (
         feature_macros=("__CUDA_ARCH_FAMILY_SPECIFIC__",),
         min_nvrtc_version=(12, 9),
         tmem_cols=512,
+        tmem_lanes=128,
     ),
     ArchLimits(
         name="sm_103a",
@@ -129,6 +152,7 @@ _TABLE = (
         feature_macros=("__CUDA_ARCH_FEAT_SM103_ALL", "__CUDA_ARCH_FAMILY_SPECIFIC__"),
         min_nvrtc_version=(12, 9),
         tmem_cols=512,
+        tmem_lanes=128,
     ),
 )
 

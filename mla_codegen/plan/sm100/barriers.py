@@ -1,0 +1,281 @@
+"""mbarriers of a Blackwell kernel: names, arrivals, bytes, who arrives and who waits.
+
+Order, counts and arrivals are the seed's (its section on barriers). One is added: the seed lets a buffer of
+key scales be overwritten once Q*K has read K, though softmax may still read the scales; ``k_scale_empty`` is
+what softmax signals when it has read them. The blockscale converter's barriers come last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mla_codegen.plan.sm100.attention import (
+    NUM_PV_STAGES,
+    NUM_QK_STAGES,
+    Q_TILE_ROWS,
+    FA4Config,
+    KvRing,
+)
+from mla_codegen.plan.sm100.rings import Ring, converter_stages, copy_bytes, k_tx_bytes, scale_readers
+
+P_READY = "p_ready_"
+FULL_S = "s_full"
+FULL_O = "o_full"
+CONVERTER_THREADS = 64
+CONVERTED_STAGES = 2
+"""Hand-offs of converted rope in flight."""
+_WARPS = 4
+"""Warps of a warpgroup."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sm100Mbarrier:
+    """``stages`` mbarriers of one kind at consecutive indices of ``mbar_base``.
+
+    ``arrivals`` has one number for each stage. ``tx_bytes`` has every number of bytes that a phase expects,
+    in the order in which they first occur (with Q, K alone, V); it is empty where no copy arrives. ``seed_name``
+    is empty for what the seed has not.
+    """
+
+    name: str
+    seed_name: str
+    stages: int
+    first_index: int
+    arrivals: tuple[int, ...]
+    tx_bytes: tuple[int, ...]
+    arrives: tuple[str, ...]
+    waits: tuple[str, ...]
+    comment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    name: str
+    seed_name: str
+    stages: int
+    arrivals: tuple[int, ...]
+    arrives: tuple[str, ...]
+    waits: tuple[str, ...]
+    comment: str
+    tx_bytes: tuple[int, ...] = ()
+
+
+def plan_mbarriers(config: FA4Config, ring: Ring, *, guards: bool = True) -> tuple[Sm100Mbarrier, ...]:
+    """All mbarriers in the order of ``mbar_base``; without ``guards`` those of the seed alone."""
+    kinds = [*_hand_offs(config), *_loads(config, ring, guards=guards), _output(config)]
+    if guards and ring.k_scale_buffers:
+        kinds += _k_scale_guards(config, ring)
+    if guards and config.operands.converts_rope:
+        kinds += _converter(config, ring)
+    barriers, index = [], 0
+    for kind in kinds:
+        if kind.stages == 0:
+            continue
+        barriers.append(
+            Sm100Mbarrier(
+                name=kind.name,
+                seed_name=kind.seed_name,
+                stages=kind.stages,
+                first_index=index,
+                arrivals=kind.arrivals,
+                tx_bytes=kind.tx_bytes,
+                arrives=kind.arrives,
+                waits=kind.waits,
+                comment=kind.comment,
+            )
+        )
+        index += kind.stages
+    return tuple(barriers)
+
+
+def count(barriers: tuple[Sm100Mbarrier, ...]) -> int:
+    """How many mbarriers these are: num_mbars."""
+    return sum(barrier.stages for barrier in barriers)
+
+
+def _hand_offs(config: FA4Config) -> list[_Kind]:
+    """Between softmax, correction and the MMA warp."""
+    kinds = []
+    for side in range(2):
+        first = 2 * Q_TILE_ROWS
+        kinds.append(
+            _Kind(
+                name=f"{P_READY}{side}",
+                seed_name=f"S{side}_cons",
+                stages=NUM_PV_STAGES,
+                arrivals=(first, *[Q_TILE_ROWS] * (NUM_PV_STAGES - 1)),
+                arrives=("softmax", "correction"),
+                waits=("mma",),
+                comment="stage 0: the first part of P is written and O is rescaled; stage 1: the rest of P",
+            )
+        )
+    for side in range(2):
+        kinds += [
+            _hand_off(
+                f"alpha_full_{side}", f"C{side}_prod", "softmax", "correction", "the factors are written"
+            ),
+            _hand_off(
+                f"alpha_empty_{side}", f"C{side}_cons", "correction", "softmax", "the factors are read"
+            ),
+        ]
+    if config.orders_softmax:
+        kinds.append(
+            _Kind(
+                name="softmax_turn",
+                seed_name="order",
+                stages=2,
+                arrivals=(Q_TILE_ROWS, Q_TILE_ROWS),
+                arrives=("softmax",),
+                waits=("softmax",),
+                comment="the other softmax warpgroup has had its turn",
+            )
+        )
+    kinds.append(_committed(FULL_S, "S_prod", 2, ("softmax",), "Q*K has written S0, S1"))
+    return kinds
+
+
+def _loads(config: FA4Config, ring: Ring, *, guards: bool) -> list[_Kind]:
+    """Between the load and the MMA warp."""
+    tx = copy_bytes(config)
+    k = k_tx_bytes(config, ring, guards=guards)
+    one_ring, kinds = ring.kind is not KvRing.SEPARATE, []
+    if config.num_q == 2:
+        kinds.append(
+            _copied("q1_full", "Q1Sync", NUM_QK_STAGES, (tx.q_half,), "second half of Q and its scales")
+        )
+    stages, name = ring.stages * NUM_QK_STAGES, "kv" if one_ring else "k"
+    what = "K and V in turn" if one_ring else "a block of K"
+    sizes = (tx.q_half + k, k, tx.v) if one_ring else (tx.q_half + k, k)
+    kinds += [
+        _copied(
+            f"{name}_full", "K full", stages, sizes, f"{what}; the first phase brings 128 rows of Q along"
+        ),
+        _committed(f"{name}_empty", "K empty", stages, ("load",), "the products that read the slot are done"),
+    ]
+    if not one_ring:
+        kinds += [
+            _copied("v_full", "V full", ring.stages, (tx.v,), "a block of V"),
+            _committed(
+                "v_empty", "V empty", ring.stages, ("load",), "the product that reads the slot is done"
+            ),
+        ]
+    return kinds
+
+
+def _output(config: FA4Config) -> _Kind:
+    waits = ("correction", "softmax")
+    return _committed(FULL_O, "O_prod", 2, waits, "P*V has written O0, O1")
+
+
+def _k_scale_guards(config: FA4Config, ring: Ring) -> list[_Kind]:
+    readers = scale_readers(config) * _WARPS
+    kinds = []
+    if ring.own_k_scale_barrier:
+        kinds.append(
+            _Kind(
+                name="k_scale_full",
+                seed_name="",
+                stages=ring.k_scale_buffers,
+                arrivals=(1,) * ring.k_scale_buffers,
+                arrives=("load",),
+                waits=("softmax",),
+                comment="the scales of a block of keys",
+                tx_bytes=(copy_bytes(config).k_scale,),
+            )
+        )
+    kinds.append(
+        _Kind(
+            name="k_scale_empty",
+            seed_name="",
+            stages=ring.k_scale_buffers,
+            arrivals=(readers,) * ring.k_scale_buffers,
+            arrives=("softmax",),
+            waits=("load",),
+            comment="one lane of each warp that reads the scales, once they are in registers",
+        )
+    )
+    return kinds
+
+
+def _converter(config: FA4Config, ring: Ring) -> list[_Kind]:
+    """From the e4m3 rope that the copy brings to the bf16 rope that the product reads."""
+    stages = converter_stages(config, ring)
+    threads = CONVERTER_THREADS
+    return [
+        _Kind(
+            name="rope_raw_full",
+            seed_name="converter full",
+            stages=stages,
+            arrivals=(1,) * stages,
+            arrives=("load",),
+            waits=("converter",),
+            comment="K_rope as it is stored",
+            tx_bytes=(copy_bytes(config).k_rope,),
+        ),
+        _Kind(
+            name="rope_raw_empty",
+            seed_name="converter empty",
+            stages=stages,
+            arrivals=(threads,) * stages,
+            arrives=("converter",),
+            waits=("load",),
+            comment="the stored K_rope is in registers",
+        ),
+        _Kind(
+            name="rope_full",
+            seed_name="converted full",
+            stages=CONVERTED_STAGES if stages else 0,
+            arrivals=(threads,) * CONVERTED_STAGES,
+            arrives=("converter",),
+            waits=("mma",),
+            comment="K_rope is converted",
+        ),
+        _Kind(
+            name="rope_empty",
+            seed_name="converted empty",
+            stages=CONVERTED_STAGES if stages else 0,
+            arrivals=(1,) * CONVERTED_STAGES,
+            arrives=("mma",),
+            waits=("converter",),
+            comment="the product that reads the converted K_rope is done",
+        ),
+    ]
+
+
+def _hand_off(name: str, seed_name: str, arrives: str, waits: str, comment: str) -> _Kind:
+    return _Kind(
+        name=name,
+        seed_name=seed_name,
+        stages=1,
+        arrivals=(Q_TILE_ROWS,),
+        arrives=(arrives,),
+        waits=(waits,),
+        comment=comment,
+    )
+
+
+def _committed(name: str, seed_name: str, stages: int, waits: tuple[str, ...], comment: str) -> _Kind:
+    """tcgen05.commit arrives, once."""
+    return _Kind(
+        name=name,
+        seed_name=seed_name,
+        stages=stages,
+        arrivals=(1,) * stages,
+        arrives=("mma",),
+        waits=waits,
+        comment=comment,
+    )
+
+
+def _copied(name: str, seed_name: str, stages: int, sizes: tuple[int, ...], comment: str) -> _Kind:
+    """The lane that issues the copies arrives with the bytes that it expects."""
+    return _Kind(
+        name=name,
+        seed_name=seed_name,
+        stages=stages,
+        arrivals=(1,) * stages,
+        arrives=("load",),
+        waits=("mma",),
+        comment=comment,
+        tx_bytes=sizes,
+    )

@@ -1,0 +1,93 @@
+"""Rings of K, V, rope and scales: how deep, what their copies bring, and in which steps they are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mla_codegen.dtypes import DTYPES
+from mla_codegen.plan.sm100.attention import Q_TILE_ROWS, FA4Config, KvRing, ceil_div
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyBytes:
+    """Bytes that the copies bring: 128 rows of Q with rope and scales; a block of K_nope, K_rope, scales, V."""
+
+    q_half: int
+    k_nope: int
+    k_rope: int
+    k_scale: int
+    v: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    """How deep the rings are: ``stages`` slots (of each ring where there are two) and the buffers beside."""
+
+    kind: KvRing
+    stages: int
+    rope_buffers: int
+    k_scale_buffers: int
+
+    @property
+    def own_k_scale_barrier(self) -> bool:
+        """Fewer scale buffers than blocks of K in flight: the scales have a copy and a barrier to themselves.
+
+        Else they come with K, and one buffer for each K in flight keeps them apart.
+        """
+        in_flight = self.stages if self.kind is KvRing.SEPARATE else ceil_div(self.stages, 2)
+        return 0 < self.k_scale_buffers < in_flight
+
+
+def solved_ring(config: FA4Config) -> Ring:
+    """The ring that the parity rule chose."""
+    return Ring(
+        kind=config.kv_ring,
+        stages=config.num_kv_stages,
+        rope_buffers=config.num_rope_buffers,
+        k_scale_buffers=config.num_k_scale_buffers,
+    )
+
+
+def copy_bytes(config: FA4Config) -> CopyBytes:
+    """Whole boxes: a copy counts its whole box, whatever of it lies beyond the tensor."""
+    operands = config.operands
+    rope = DTYPES[operands.rope_gmem].bytes * config.padded_rope_depth
+    return CopyBytes(
+        q_half=Q_TILE_ROWS * (config.q_row_bytes + operands.scale_bytes),
+        k_nope=config.block_n * config.padded_nope_depth * operands.qkv_bytes,
+        k_rope=config.block_n * rope,
+        k_scale=config.block_n * operands.scale_bytes,
+        v=config.block_n * config.padded_ov_depth * operands.qkv_bytes,
+    )
+
+
+def converter_stages(config: FA4Config, ring: Ring) -> int:
+    """Rope buffers between the copy and the converter: at least one, with separate rings one for each K.
+
+    The seed takes the number of rope buffers, which is 0 with separate rings.
+    """
+    if not config.operands.converts_rope or config.rope_depth == 0:
+        return 0
+    return ring.rope_buffers or ring.stages
+
+
+def k_tx_bytes(config: FA4Config, ring: Ring, *, guards: bool = True) -> int:
+    """Of a block of K: without scales that have a barrier of their own, and without rope to be converted."""
+    tx = copy_bytes(config)
+    rope = 0 if guards and config.operands.converts_rope else tx.k_rope
+    scale = 0 if guards and ring.own_k_scale_barrier else tx.k_scale
+    return tx.k_nope + rope + scale
+
+
+def scale_readers(config: FA4Config) -> int:
+    """Softmax warpgroups that read each block's key scales: both halves of Q do, else one warpgroup does."""
+    return 2 if config.num_q == 2 else 1
+
+
+def scale_step(config: FA4Config) -> int:
+    """Buffers from one block of keys of a softmax warpgroup to its next.
+
+    1 where it sees every block (2Q, or a single O, where warpgroup 0 takes them all), 2 where it sees every
+    second one. The seed takes 2 for every 1Q, which reads wrong scales with a single O.
+    """
+    return 2 if config.num_q == 1 and not config.single_o else 1

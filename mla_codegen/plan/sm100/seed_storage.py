@@ -1,0 +1,161 @@
+"""The seed's struct, field for field: one ring whose slots hold K_nope or V, and one buffer of key scales."""
+
+from __future__ import annotations
+
+from mla_codegen.plan.model import SeedConstant
+from mla_codegen.plan.sm100.attention import (
+    MBARRIER_BYTES,
+    NUM_QK_STAGES,
+    FA4Config,
+    KvRing,
+    align_up,
+)
+from mla_codegen.plan.sm100.barriers import count, plan_mbarriers
+from mla_codegen.plan.sm100.mla import NUM_CORRECTION_COLS
+from mla_codegen.plan.sm100.rings import Ring
+from mla_codegen.plan.sm100.storage import Region, Storage, Wanted, field, place, q_regions
+
+F32_BYTES = 4
+_WHOLE_CTA = "the whole CTA"
+
+
+def unified_ring(config: FA4Config, stages: int) -> Ring:
+    """The literal struct's ring: a rope buffer for each slot, one buffer of key scales for all."""
+    scales = 0 if config.operands.scale is None else 1
+    return Ring(kind=KvRing.UNIFIED, stages=stages, rope_buffers=stages, k_scale_buffers=scales)
+
+
+def unified_mbars(config: FA4Config, stages: int) -> int:
+    """num_mbars of the seed with this ring: 13 + 2 stages in 2Q, 12 + 2 stages in 1Q."""
+    return count(plan_mbarriers(config, unified_ring(config, stages), guards=False))
+
+
+def deepest_unified_ring(config: FA4Config, *, extra_mbars: int = 0) -> int:
+    """Most stages whose literal struct fits, with ``extra_mbars`` beside the seed's; 0 where none does."""
+    stages = 0
+    while True:
+        mbars = unified_mbars(config, stages + 1) + extra_mbars
+        storage = seed_storage(config, stages=stages + 1, num_mbars=mbars)
+        if storage.smem.sizeof_bytes > storage.smem.limit_bytes:
+            return stages
+        stages += 1
+
+
+def seed_storage(config: FA4Config, *, stages: int, num_mbars: int) -> Storage:
+    """The literal struct with a ring of ``stages`` and ``num_mbars`` barriers, whether or not it fits.
+
+    Widths are unpadded where the seed's are, and the scales are fp32 and there for every type of operands.
+    """
+    constants = seed_constants(config, stages)
+    value = {constant.name: constant.value for constant in constants}
+    wanted = (
+        Wanted(
+            name="q_smem",
+            element="u8",
+            count=value["q_bytes"],
+            content="Q_nope and Q_rope, BM rows.",
+            live="from the first full barrier to the last Q*K",
+        ),
+        Wanted(
+            name="kv_smem",
+            element="u8",
+            count=value["kv_bytes"],
+            content="Ring of K_nope or V, then a ring of K_rope; BN rows a slot.",
+            live="per slot from kv_full to kv_empty",
+        ),
+        Wanted(
+            name="q_scale_smem",
+            element="float",
+            count=config.block_m,
+            content="Scales of the query rows.",
+            live="from the first full barrier to the end of softmax",
+        ),
+        Wanted(
+            name="k_scale_smem",
+            element="float",
+            count=config.block_n,
+            content="Scales of one block of keys.",
+            live="from k_scale_full to k_scale_empty",
+        ),
+        Wanted(
+            name="correction_smem",
+            element="float",
+            count=value["correction_smem_size"],
+            content="The factor by which softmax lets correction rescale O, one for each query row.",
+            live="from alpha_full to alpha_empty",
+        ),
+        Wanted(name="mbar_base", element="u64", count=num_mbars, content="mbarriers.", live=_WHOLE_CTA),
+        Wanted(name="tmem_addr", element="u32", count=1, content="Base of tensor memory.", live=_WHOLE_CTA),
+    )
+    smem = place(wanted, constants, config.limits.smem_per_cta_bytes)
+    return Storage(
+        layout="seed",
+        smem=smem,
+        regions=(*_q_regions(config), *_kv_regions(config, stages, field(smem, "kv_smem").offset_bytes)),
+        seed_sizeof_bytes=align_up(smem.used_bytes, MBARRIER_BYTES),
+    )
+
+
+def seed_constants(config: FA4Config, stages: int) -> tuple[SeedConstant, ...]:
+    """The ten constants of the seed's struct, by its formulas."""
+    operands, slots = config.operands, stages * NUM_QK_STAGES
+    q_nope = config.block_m * config.nope_depth * operands.qkv_bytes
+    q_rope = config.block_m * config.rope_depth * operands.rope_bytes
+    kv_nope = config.shared_kv_cols * config.block_n * operands.qkv_bytes * slots
+    kv_rope = config.rope_depth * config.block_n * operands.rope_bytes * slots
+    rows = (
+        ("q_nope_bytes", q_nope, "BM * nope_depth * sizeof(qkv)"),
+        ("q_rope_bytes", q_rope, "BM * rope_depth * sizeof(rope)"),
+        ("q_bytes", q_nope + q_rope, "q_nope_bytes + q_rope_bytes"),
+        ("num_kv_stages", slots, "num_kv_stages * num_qk_stages of the configuration"),
+        ("kv_nope_bytes", kv_nope, "shared_kv_cols * BN * sizeof(qkv) * num_kv_stages"),
+        ("kv_rope_bytes", kv_rope, "rope_depth * BN * sizeof(rope) * num_kv_stages"),
+        ("kv_bytes", kv_nope + kv_rope, "kv_nope_bytes + kv_rope_bytes"),
+        ("q_scale_bytes", config.block_m * F32_BYTES, "BM * sizeof(f32)"),
+        ("k_scale_bytes", config.block_n * F32_BYTES, "BN * sizeof(f32)"),
+        ("correction_smem_size", config.block_m * NUM_CORRECTION_COLS, "BM * num_correction_cols, elements"),
+    )
+    return tuple(SeedConstant(name=name, value=value, comment=comment) for name, value, comment in rows)
+
+
+def _q_regions(config: FA4Config) -> tuple[Region, ...]:
+    """The halves of Q one behind the other, each a tile of nope and a tile of rope."""
+    operands, rows = config.operands, config.block_m // config.num_q
+    return q_regions(
+        halves=config.num_q,
+        rows=rows,
+        nope_bytes=rows * config.nope_depth * operands.qkv_bytes,
+        rope_bytes=rows * config.rope_depth * operands.rope_bytes,
+        swizzles=(operands.qkv_swizzle_bytes, operands.rope_swizzle_bytes),
+    )
+
+
+def _kv_regions(config: FA4Config, stages: int, kv_offset: int) -> tuple[Region, ...]:
+    """The ring of K_nope and V, then the ring of K_rope."""
+    operands = config.operands
+    slot = config.shared_kv_cols * config.block_n * operands.qkv_bytes
+    rope = config.rope_depth * config.block_n * operands.rope_bytes
+    return (
+        Region(
+            name="kv_nope",
+            field="kv_smem",
+            offset_bytes=kv_offset,
+            size_bytes=slot,
+            count=stages,
+            stride_bytes=slot,
+            swizzle_bytes=operands.qkv_swizzle_bytes,
+            content="K_nope or V, block_n rows",
+            live="from kv_full to kv_empty of its slot",
+        ),
+        Region(
+            name="k_rope",
+            field="kv_smem",
+            offset_bytes=kv_offset + stages * slot,
+            size_bytes=rope,
+            count=stages,
+            stride_bytes=rope,
+            swizzle_bytes=operands.rope_swizzle_bytes,
+            content="K_rope, block_n rows; unused where the slot holds V",
+            live="with its slot",
+        ),
+    )

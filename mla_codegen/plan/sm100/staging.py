@@ -1,0 +1,70 @@
+"""Where the output is put together before it is stored: over Q, in as many passes as Q's bytes allow.
+
+The seed stages the whole output over Q and checks nowhere that it fits; for its DeepSeek types it does to the
+byte. Here each writer has its share of Q's bytes, and columns that do not fit wait for the next pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mla_codegen.plan.sm100.attention import Q_TILE_ROWS, FA4Config, align_down, ceil_div
+from mla_codegen.plan.sm100.storage import Region
+
+BULK_COPY_BYTES = 16
+"""Width of a column block: what one bulk store takes of a row (PTX ISA, cp.async.bulk)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputStaging:
+    """``writers`` softmax warpgroups write ``writer_cols`` columns each, of 128 rows, in ``passes`` passes.
+
+    A pass takes ``pass_cols`` columns, a multiple of a column block of 16 bytes; writer w has the
+    ``writer_bytes`` bytes of ``q_smem`` from ``w * writer_bytes`` on.
+    """
+
+    writers: int
+    writer_cols: int
+    writer_bytes: int
+    pass_cols: int
+    passes: int
+    block_cols: int
+
+
+def plan_staging(config: FA4Config, *, out_bytes: int) -> OutputStaging:
+    """``out_bytes`` of one output element.
+
+    2Q: each warpgroup stores its half of the rows. 1Q: both store the same rows, half of the columns each. A
+    single O: warpgroup 0 stores everything.
+    """
+    writers = 1 if config.single_o else 2
+    halves_columns = config.num_q == 1 and writers == 2
+    columns = ceil_div(config.ov_depth, 2) if halves_columns else config.ov_depth
+    block_cols = BULK_COPY_BYTES // out_bytes
+    there = config.block_m * config.q_row_bytes // writers
+    pass_cols = min(align_down(there // (Q_TILE_ROWS * out_bytes), block_cols), columns)
+    assert pass_cols > 0, f"{there} bytes of Q hold no column block of {Q_TILE_ROWS} rows"
+    return OutputStaging(
+        writers=writers,
+        writer_cols=columns,
+        writer_bytes=there,
+        pass_cols=pass_cols,
+        passes=ceil_div(columns, pass_cols),
+        block_cols=block_cols,
+    )
+
+
+def staging_region(staging: OutputStaging, *, q_offset_bytes: int, out_bytes: int) -> Region:
+    """The part of ``MLASmemStorage`` that this takes."""
+    return Region(
+        name="o",
+        field="q_smem",
+        offset_bytes=q_offset_bytes,
+        size_bytes=Q_TILE_ROWS * staging.pass_cols * out_bytes,
+        count=staging.writers,
+        stride_bytes=staging.writer_bytes,
+        swizzle_bytes=0,
+        content=f"{staging.pass_cols} columns of 128 rows of the output, in blocks of 16 bytes, no swizzle",
+        live="after the last o_full: every Q*K was issued before the P*V that it stands for, so Q is dead",
+        alias_of="q_smem",
+    )
