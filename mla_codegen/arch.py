@@ -114,9 +114,9 @@ class ArchLimits:
 
 # Feature macros: programming guide, "Feature Set Compiler Targets". The family macro came with the f targets
 # in CUDA 12.9, so that 12.8 has the arch macro of sm_100a only. Tensor memory: PTX ISA, tcgen05, "Tensor
-# Memory": 512 columns of 128 lanes. Oldest compiler: PTX ISA release notes (sm_90a with 8.0, sm_100a with 8.6,
-# sm_103a and family targets with 8.8); for sm_90a the project asks for CUDA 12.0, the first toolkit with PTX
-# ISA 8.0.
+# Memory": 512 columns of 128 lanes. Oldest compiler: PTX ISA release notes (sm_90a with 8.0, sm_100a with
+# 8.6, sm_103a and family targets with 8.8); for sm_90a the project asks for CUDA 12.0, the first toolkit with
+# PTX ISA 8.0.
 _TABLE = (
     ArchLimits(
         name="sm_90a",

@@ -33,8 +33,8 @@ class Sm100Mbarrier:
     """``stages`` mbarriers of one kind at consecutive indices of ``mbar_base``.
 
     ``arrivals`` has one number for each stage. ``tx_bytes`` has every number of bytes that a phase expects,
-    in the order in which they first occur (with Q, K alone, V); it is empty where no copy arrives. ``seed_name``
-    is empty for what the seed has not.
+    in the order in which they first occur (with Q, K alone, V); it is empty where no copy arrives.
+    ``seed_name`` is empty for what the seed has not.
     """
 
     name: str

@@ -22,7 +22,7 @@ class Operands:
     qkv: str
     """Q_nope, K_nope and V in global and shared memory, and P in tensor memory."""
     rope_gmem: str
-    """Q_rope and K_rope in global memory."""
+    """K_rope in global memory; Q_rope has the type that is multiplied: only K_rope is ever converted."""
     rope_mma: str
     """What the rope product reads from shared memory."""
     scale: str | None = None

@@ -10,7 +10,7 @@ from mla_codegen.plan.sm100.attention import Q_TILE_ROWS, FA4Config, KvRing, cei
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyBytes:
-    """Bytes that the copies bring: 128 rows of Q with rope and scales; a block of K_nope, K_rope, scales, V."""
+    """What copies bring: 128 rows of Q with rope and scales; a block of K_nope, K_rope, scales and V."""
 
     q_half: int
     k_nope: int

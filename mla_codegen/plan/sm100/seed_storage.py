@@ -13,7 +13,7 @@ from mla_codegen.plan.sm100.attention import (
 from mla_codegen.plan.sm100.barriers import count, plan_mbarriers
 from mla_codegen.plan.sm100.mla import NUM_CORRECTION_COLS
 from mla_codegen.plan.sm100.rings import Ring
-from mla_codegen.plan.sm100.storage import Region, Storage, Wanted, field, place, q_regions
+from mla_codegen.plan.sm100.storage import Region, Storage, Wanted, field, fits, place, q_regions
 
 F32_BYTES = 4
 _WHOLE_CTA = "the whole CTA"
@@ -25,20 +25,25 @@ def unified_ring(config: FA4Config, stages: int) -> Ring:
     return Ring(kind=KvRing.UNIFIED, stages=stages, rope_buffers=stages, k_scale_buffers=scales)
 
 
-def unified_mbars(config: FA4Config, stages: int) -> int:
-    """num_mbars of the seed with this ring: 13 + 2 stages in 2Q, 12 + 2 stages in 1Q."""
-    return count(plan_mbarriers(config, unified_ring(config, stages), guards=False))
+def unified_mbars(config: FA4Config, stages: int, *, guards: bool = False) -> int:
+    """num_mbars with this ring: the seed has 13 + 2 stages in 2Q and 12 + 2 stages in 1Q.
+
+    With ``guards`` those are counted too that the project adds.
+    """
+    return count(plan_mbarriers(config, unified_ring(config, stages), guards=guards))
 
 
-def deepest_unified_ring(config: FA4Config, *, extra_mbars: int = 0) -> int:
-    """Most stages whose literal struct fits, with ``extra_mbars`` beside the seed's; 0 where none does."""
+def deepest_unified_ring(config: FA4Config, *, guards: bool = False) -> int:
+    """Most stages whose literal struct fits; 0 where none does."""
+    assert config.block_n, "a ring needs a block of keys"
     stages = 0
-    while True:
-        mbars = unified_mbars(config, stages + 1) + extra_mbars
-        storage = seed_storage(config, stages=stages + 1, num_mbars=mbars)
-        if storage.smem.sizeof_bytes > storage.smem.limit_bytes:
-            return stages
+    while fits(_with_stages(config, stages + 1, guards=guards)):
         stages += 1
+    return stages
+
+
+def _with_stages(config: FA4Config, stages: int, *, guards: bool) -> Storage:
+    return seed_storage(config, stages=stages, num_mbars=unified_mbars(config, stages, guards=guards))
 
 
 def seed_storage(config: FA4Config, *, stages: int, num_mbars: int) -> Storage:
@@ -131,31 +136,30 @@ def _q_regions(config: FA4Config) -> tuple[Region, ...]:
 
 
 def _kv_regions(config: FA4Config, stages: int, kv_offset: int) -> tuple[Region, ...]:
-    """The ring of K_nope and V, then the ring of K_rope."""
+    """The ring of K_nope and V, then the ring of K_rope where there is any."""
     operands = config.operands
     slot = config.shared_kv_cols * config.block_n * operands.qkv_bytes
     rope = config.rope_depth * config.block_n * operands.rope_bytes
-    return (
-        Region(
-            name="kv_nope",
-            field="kv_smem",
-            offset_bytes=kv_offset,
-            size_bytes=slot,
-            count=stages,
-            stride_bytes=slot,
-            swizzle_bytes=operands.qkv_swizzle_bytes,
-            content="K_nope or V, block_n rows",
-            live="from kv_full to kv_empty of its slot",
-        ),
-        Region(
-            name="k_rope",
-            field="kv_smem",
-            offset_bytes=kv_offset + stages * slot,
-            size_bytes=rope,
-            count=stages,
-            stride_bytes=rope,
-            swizzle_bytes=operands.rope_swizzle_bytes,
-            content="K_rope, block_n rows; unused where the slot holds V",
-            live="with its slot",
-        ),
+    nope_region = Region(
+        name="kv_nope",
+        field="kv_smem",
+        offset_bytes=kv_offset,
+        size_bytes=slot,
+        count=stages,
+        stride_bytes=slot,
+        swizzle_bytes=operands.qkv_swizzle_bytes,
+        content=f"K_nope or V, {config.block_n} rows",
+        live="from kv_full to kv_empty",
     )
+    rope_region = Region(
+        name="k_rope",
+        field="kv_smem",
+        offset_bytes=kv_offset + stages * slot,
+        size_bytes=rope,
+        count=stages,
+        stride_bytes=rope,
+        swizzle_bytes=operands.rope_swizzle_bytes,
+        content=f"K_rope, {config.block_n} rows; unused where the slot holds V",
+        live="with its slot",
+    )
+    return (nope_region, rope_region) if rope else (nope_region,)

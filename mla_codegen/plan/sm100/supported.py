@@ -63,7 +63,7 @@ def _block_faults(config: FA4Config) -> Iterator[Diagnostic]:
             f"the wider of K_nope and V has {width} columns, tensor memory has {config.limits.tmem_cols}"
             f"{cap}{page}",
         ),
-        help="set dims.nope and dims.v to at most 192, or take a single O",
+        help="set dims.nope and dims.v to at most 192",
     )
 
 

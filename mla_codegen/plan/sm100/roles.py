@@ -1,0 +1,84 @@
+"""Which warps do what in a Blackwell kernel, and the registers that setmaxnreg gives them.
+
+Warps and counts are the seed's, but for the last warpgroup: the seed gives its warps 48 and 24 registers,
+where setmaxnreg wants one number from all warps of a warpgroup (PTX ISA, setmaxnreg); here they have 48.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mla_codegen.plan.model import Role
+from mla_codegen.plan.sm100.barriers import Sm100Mbarrier
+
+SOFTMAX_REGISTERS = 184
+SINGLE_O_SOFTMAX_REGISTERS = 208
+CORRECTION_REGISTERS = 96
+LAST_WARPGROUP_REGISTERS = 48
+WARPGROUP_WARPS = 4
+WARP_THREADS = 32
+TMEM_FREE_THREADS = 256
+"""Threads of the named barrier behind which tensor memory is freed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Duty:
+    name: str
+    warps: int
+    registers: int
+    does: str
+
+
+def plan_roles(
+    barriers: tuple[Sm100Mbarrier, ...], *, num_threads: int, converts_rope: bool
+) -> tuple[Role, ...]:
+    """The roles in warp order; every warp has one. 384 threads have one softmax warpgroup, 512 have two."""
+    softmax_warps = num_threads // WARP_THREADS - 2 * WARPGROUP_WARPS
+    roles, first = [], 0
+    for duty in _duties(softmax_warps, converts_rope):
+        roles.append(
+            Role(
+                name=duty.name,
+                first_warp=first,
+                num_warps=duty.warps,
+                end_constant=f"k{duty.name.capitalize()}WarpEnd",
+                registers=duty.registers,
+                does=duty.does,
+                waits_on=_names(barriers, duty.name, "waits"),
+                signals=_names(barriers, duty.name, "arrives"),
+            )
+        )
+        first += duty.warps
+    return tuple(roles)
+
+
+def _duties(softmax_warps: int, converts_rope: bool) -> tuple[_Duty, ...]:
+    softmax = SOFTMAX_REGISTERS if softmax_warps > WARPGROUP_WARPS else SINGLE_O_SOFTMAX_REGISTERS
+    last = LAST_WARPGROUP_REGISTERS
+    helper = (
+        _Duty(name="converter", warps=2, registers=last, does="e4m3 rope -> bf16 rope in shared memory")
+        if converts_rope
+        else _Duty(name="idle", warps=2, registers=last, does="nothing: they complete the warpgroup")
+    )
+    return (
+        _Duty(
+            name="softmax",
+            warps=softmax_warps,
+            registers=softmax,
+            does="scores -> P, row maximum and sum; at the end scales and stores the output",
+        ),
+        _Duty(
+            name="correction",
+            warps=WARPGROUP_WARPS,
+            registers=CORRECTION_REGISTERS,
+            does="rescales O where the reference point moved",
+        ),
+        _Duty(name="mma", warps=1, registers=last, does="one lane issues all products"),
+        _Duty(name="load", warps=1, registers=last, does="one lane issues all bulk copies"),
+        helper,
+    )
+
+
+def _names(barriers: tuple[Sm100Mbarrier, ...], role: str, side: str) -> str:
+    names = [barrier.name for barrier in barriers if role in getattr(barrier, side)]
+    return ", ".join(names) or "nothing"

@@ -1,0 +1,69 @@
+"""Tensor maps of a Blackwell kernel: box, swizzle and bytes of every bulk copy.
+
+A tile lies in shared memory in columns as wide as its swizzle row, and one issue brings one such column. The
+maps are the same in 1Q and in 2Q, since a box has the 128 rows of a half of Q in both.
+"""
+
+from __future__ import annotations
+
+from mla_codegen.dtypes import DTYPES
+from mla_codegen.plan.model import TensorMap
+from mla_codegen.plan.sm100.attention import Q_TILE_ROWS, FA4Config, align_up
+from mla_codegen.plan.sm100.operands import swizzle_bytes
+
+
+def plan_tensor_maps(config: FA4Config) -> tuple[TensorMap, ...]:
+    """The maps in the order of the kernel's parameters.
+
+    Scales have maps of one dimension, which take any length (the seed's two-dimensional ones want multiples
+    of 4). A page smaller than a block of keys makes as many boxes of a page.
+    """
+    operands, q_rows, keys = config.operands, Q_TILE_ROWS, box_keys(config)
+    per_block = config.block_n // keys
+    maps = [
+        _tile("q_nope", operands.qkv, config.nope_depth, q_rows, 1),
+        _tile("q_rope", operands.rope_mma, config.rope_depth, q_rows, 1),
+        _tile("k_nope", operands.qkv, config.nope_depth, keys, per_block),
+        _tile("k_rope", operands.rope_gmem, config.rope_depth, keys, per_block),
+        _tile("v", operands.qkv, config.ov_depth, keys, per_block),
+    ]
+    if operands.scale is not None:
+        maps += [_row("q_scale", operands.scale, q_rows, 1), _row("k_scale", operands.scale, keys, per_block)]
+    return tuple(item for item in maps if item.issues)
+
+
+def box_keys(config: FA4Config) -> int:
+    """Keys of one box: a block, or a page where pages are smaller."""
+    if 0 < config.page_size < config.block_n:
+        return config.page_size
+    return config.block_n
+
+
+def _tile(argument: str, dtype: str, depth: int, rows: int, boxes: int) -> TensorMap:
+    swizzle = swizzle_bytes(dtype)
+    width = swizzle // DTYPES[dtype].bytes
+    return TensorMap(
+        name=f"{argument}_map",
+        argument=argument,
+        dtype=dtype,
+        axes=("depth", "tokens", "heads"),
+        box=(width, rows, 1),
+        swizzle_bytes=swizzle,
+        issue_bytes=swizzle * rows,
+        issues=align_up(depth, width) // width * boxes,
+        comment=f"box {rows} tokens x {width} {dtype} of one head, {swizzle}B swizzle",
+    )
+
+
+def _row(argument: str, dtype: str, rows: int, boxes: int) -> TensorMap:
+    return TensorMap(
+        name=f"{argument}_map",
+        argument=argument,
+        dtype=dtype,
+        axes=("tokens",),
+        box=(rows,),
+        swizzle_bytes=0,
+        issue_bytes=rows * DTYPES[dtype].bytes,
+        issues=boxes,
+        comment=f"box {rows} {dtype}, no swizzle",
+    )
