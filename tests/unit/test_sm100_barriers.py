@@ -112,7 +112,24 @@ def test_key_scales_are_given_back_by_who_read_them() -> None:
     )
     assert (one_q.stages, one_q.arrivals) == (4, (4, 4, 4, 4))
     assert two_q.seed_name == ""
-    assert (body(TWO_Q).num_mbars, body(ONE_Q).num_mbars) == (28, 30)
+    assert (body(TWO_Q).num_mbars, body(ONE_Q).num_mbars) == (25 + 1 + 3, 26 + 1 + 4)
+
+
+@pytest.mark.parametrize(
+    ("mla", "waits", "arrives"),
+    [(TWO_Q, "v_full", "tail"), (ONE_Q, "kv_full", "tail"), (config(BLOCKSCALE), "kv_full", "converter")],
+)
+def test_rows_of_v_beyond_the_sequence_are_cleared_before_they_are_multiplied(
+    mla: MLAConfig, waits: str, arrives: str
+) -> None:
+    cleared = named(body(mla), "v_tail_cleared")
+    assert (cleared.stages, cleared.arrivals, cleared.arrives, cleared.waits) == (
+        1,
+        (2,),
+        (arrives,),
+        ("mma",),
+    )
+    assert named(body(mla), waits).waits == ("mma", arrives)
 
 
 def test_the_one_scale_buffer_of_the_seeds_struct_has_a_barrier_pair_of_its_own() -> None:
@@ -121,7 +138,7 @@ def test_the_one_scale_buffer_of_the_seeds_struct_has_a_barrier_pair_of_its_own(
     assert (named(made, "k_scale_full").tx_bytes, named(made, "k_scale_empty").arrivals) == ((512,), (8,))
     # K alone 32768; the first brings half of Q with its scales, 33280
     assert named(made, "kv_full").tx_bytes == (66048, 32768, 16384)
-    assert made.num_mbars == 23 + 2
+    assert made.num_mbars == 23 + 1 + 2
 
 
 def test_blocks_of_key_scales_are_stepped_by_what_a_warpgroup_sees() -> None:
@@ -158,14 +175,14 @@ ROLES_512 = [
     ("correction", 8, 4, 96),
     ("mma", 12, 1, 48),
     ("load", 13, 1, 48),
-    ("idle", 14, 2, 48),
+    ("tail", 14, 2, 48),
 ]
 ROLES_384 = [
     ("softmax", 0, 4, 208),
     ("correction", 4, 4, 96),
     ("mma", 8, 1, 48),
     ("load", 9, 1, 48),
-    ("idle", 10, 2, 48),
+    ("tail", 10, 2, 48),
 ]
 
 
@@ -179,11 +196,16 @@ def test_roles_wait_and_signal_what_the_barriers_say() -> None:
     roles = {role.name: (role.waits_on, role.signals) for role in body(TWO_Q).roles}
     assert roles["load"] == ("k_empty, v_empty, k_scale_empty", "q1_full, k_full, v_full")
     assert roles["mma"] == (
-        "p_ready_0, p_ready_1, q1_full, k_full, v_full",
+        "p_ready_0, p_ready_1, q1_full, k_full, v_full, v_tail_cleared",
         "s_full, k_empty, v_empty, o_full",
     )
-    assert roles["idle"] == ("nothing", "nothing")
-    assert [role.name for role in body(config(BLOCKSCALE)).roles][-1] == "converter"
+    assert roles["tail"] == ("v_full", "v_tail_cleared")
+    converter = body(config(BLOCKSCALE)).roles[-1]
+    assert (converter.name, converter.num_warps) == ("converter", 2)
+    assert (converter.waits_on, converter.signals) == (
+        "kv_full, rope_raw_full, rope_empty",
+        "v_tail_cleared, rope_raw_empty, rope_full",
+    )
 
 
 # Name, kind, n, k, steps, whether it overwrites its accumulator.
@@ -262,3 +284,17 @@ def test_order_of_loads() -> None:
     assert load_order(ONE_Q.fa4, 3) == ("k", "k", "v", "v", "k", "v")
     assert load_order(ONE_Q.fa4, 1) == ("k", "v")
     assert load_order(SINGLE_O.fa4, 2) == ("k", "v", "k", "v")
+
+
+# Id, name, threads.
+STAGED = [(1, "output_staged_0", 128), (2, "output_staged_1", 128)]
+NAMED = [
+    (TWO_Q, [*STAGED, (3, "output_read", 256)]),
+    (ONE_Q, [*STAGED, (3, "state_written", 256), (4, "output_read", 256)]),
+    (SINGLE_O, [STAGED[0], (2, "output_read", 128)]),
+]
+
+
+@pytest.mark.parametrize(("mla", "expected"), NAMED)
+def test_named_barriers(mla: MLAConfig, expected: list[tuple[object, ...]]) -> None:
+    assert [(item.id, item.name, item.threads) for item in body(mla).named_barriers] == expected

@@ -1,8 +1,10 @@
 """mbarriers of a Blackwell kernel: names, arrivals, bytes, who arrives and who waits.
 
-Order, counts and arrivals are the seed's (its section on barriers). One is added: the seed lets a buffer of
-key scales be overwritten once Q*K has read K, though softmax may still read the scales; ``k_scale_empty`` is
-what softmax signals when it has read them. The blockscale converter's barriers come last.
+Order, counts and arrivals are the seed's (its section on barriers). Two kinds are added. The seed lets a
+buffer of key scales be overwritten once Q*K has read K, though softmax may still read the scales;
+``k_scale_empty`` is what softmax signals when it has read them. And the seed multiplies rows of V that lie
+beyond the sequence by a P of 0, which a NaN there survives; ``v_tail_cleared`` says that these rows are zero.
+The blockscale converter's barriers come last.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ FULL_O = "o_full"
 CONVERTER_THREADS = 64
 CONVERTED_STAGES = 2
 """Hand-offs of converted rope in flight."""
+TAIL_WARPS = 2
+"""Warps that clear rows of V beyond the sequence."""
 _WARPS = 4
 """Warps of a warpgroup."""
 
@@ -63,6 +67,8 @@ class _Kind:
 def plan_mbarriers(config: FA4Config, ring: Ring, *, guards: bool = True) -> tuple[Sm100Mbarrier, ...]:
     """All mbarriers in the order of ``mbar_base``; without ``guards`` those of the seed alone."""
     kinds = [*_hand_offs(config), *_loads(config, ring, guards=guards), _output(config)]
+    if guards:
+        kinds.append(_v_tail(config))
     if guards and ring.k_scale_buffers:
         kinds += _k_scale_guards(config, ring)
     if guards and config.operands.converts_rope:
@@ -145,16 +151,22 @@ def _loads(config: FA4Config, ring: Ring, *, guards: bool) -> list[_Kind]:
         )
     stages, name = ring.stages * NUM_QK_STAGES, "kv" if one_ring else "k"
     what = "K and V in turn" if one_ring else "a block of K"
+    v_waits = ("mma", tail_role(config)) if guards else ("mma",)
     sizes = (tx.q_half + k, k, tx.v) if one_ring else (tx.q_half + k, k)
     kinds += [
         _copied(
-            f"{name}_full", "K full", stages, sizes, f"{what}; the first phase brings 128 rows of Q along"
+            f"{name}_full",
+            "K full",
+            stages,
+            sizes,
+            f"{what}; the first phase brings 128 rows of Q along",
+            waits=v_waits if one_ring else ("mma",),
         ),
         _committed(f"{name}_empty", "K empty", stages, ("load",), "the products that read the slot are done"),
     ]
     if not one_ring:
         kinds += [
-            _copied("v_full", "V full", ring.stages, (tx.v,), "a block of V"),
+            _copied("v_full", "V full", ring.stages, (tx.v,), "a block of V", waits=v_waits),
             _committed(
                 "v_empty", "V empty", ring.stages, ("load",), "the product that reads the slot is done"
             ),
@@ -165,6 +177,23 @@ def _loads(config: FA4Config, ring: Ring, *, guards: bool) -> list[_Kind]:
 def _output(config: FA4Config) -> _Kind:
     waits = ("correction", "softmax")
     return _committed(FULL_O, "O_prod", 2, waits, "P*V has written O0, O1")
+
+
+def tail_role(config: FA4Config) -> str:
+    """Who clears V's rows beyond the sequence: the converter, where there is one, on the side."""
+    return "converter" if config.operands.converts_rope else "tail"
+
+
+def _v_tail(config: FA4Config) -> _Kind:
+    return _Kind(
+        name="v_tail_cleared",
+        seed_name="",
+        stages=1,
+        arrivals=(TAIL_WARPS,),
+        arrives=(tail_role(config),),
+        waits=("mma",),
+        comment="once, before the last P*V: one lane of each warp that has zeroed rows beyond the sequence",
+    )
 
 
 def _k_scale_guards(config: FA4Config, ring: Ring) -> list[_Kind]:
@@ -267,7 +296,15 @@ def _committed(name: str, seed_name: str, stages: int, waits: tuple[str, ...], c
     )
 
 
-def _copied(name: str, seed_name: str, stages: int, sizes: tuple[int, ...], comment: str) -> _Kind:
+def _copied(
+    name: str,
+    seed_name: str,
+    stages: int,
+    sizes: tuple[int, ...],
+    comment: str,
+    *,
+    waits: tuple[str, ...] = ("mma",),
+) -> _Kind:
     """The lane that issues the copies arrives with the bytes that it expects."""
     return _Kind(
         name=name,
@@ -275,7 +312,7 @@ def _copied(name: str, seed_name: str, stages: int, sizes: tuple[int, ...], comm
         stages=stages,
         arrivals=(1,) * stages,
         arrives=("load",),
-        waits=("mma",),
+        waits=waits,
         comment=comment,
         tx_bytes=sizes,
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mla_codegen.dtypes import DTYPES
-from mla_codegen.plan.model import Role, TensorMap
+from mla_codegen.plan.model import NamedBarrier, Role, TensorMap
 from mla_codegen.plan.sm100.attention import FA4Config
 from mla_codegen.plan.sm100.barriers import Sm100Mbarrier, count, plan_mbarriers
 from mla_codegen.plan.sm100.launch import Sm100Launch, bodies, plan_launch
 from mla_codegen.plan.sm100.mla import MLAConfig
+from mla_codegen.plan.sm100.named_barriers import plan_named_barriers
 from mla_codegen.plan.sm100.products import Product, plan_products, pv_parts
 from mla_codegen.plan.sm100.ring_storage import ring_storage
 from mla_codegen.plan.sm100.rings import (
@@ -43,6 +44,7 @@ class Body:
     tmem: TmemMap
     mbarriers: tuple[Sm100Mbarrier, ...]
     num_mbars: int
+    named_barriers: tuple[NamedBarrier, ...]
     copy_bytes: CopyBytes
     roles: tuple[Role, ...]
     products: tuple[Product, ...]
@@ -103,6 +105,7 @@ def plan_body(config: MLAConfig, *, layout: str, out: str) -> Body:
         tmem=plan_tmem(fa4),
         mbarriers=barriers,
         num_mbars=count(barriers),
+        named_barriers=plan_named_barriers(fa4),
         copy_bytes=copy_bytes(fa4),
         roles=plan_roles(
             barriers, num_threads=config.num_threads, converts_rope=config.operands.converts_rope

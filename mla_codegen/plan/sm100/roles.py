@@ -1,7 +1,8 @@
 """Which warps do what in a Blackwell kernel, and the registers that setmaxnreg gives them.
 
 Warps and counts are the seed's, but for the last warpgroup: the seed gives its warps 48 and 24 registers,
-where setmaxnreg wants one number from all warps of a warpgroup (PTX ISA, setmaxnreg); here they have 48.
+where setmaxnreg wants one number from all warps of a warpgroup (PTX ISA, setmaxnreg); here they have 48. Two
+warps that are idle in the seed clear the rows of V beyond the sequence.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mla_codegen.plan.model import Role
-from mla_codegen.plan.sm100.barriers import Sm100Mbarrier
+from mla_codegen.plan.sm100.barriers import TAIL_WARPS, Sm100Mbarrier
 
 SOFTMAX_REGISTERS = 184
 SINGLE_O_SOFTMAX_REGISTERS = 208
@@ -17,8 +18,6 @@ CORRECTION_REGISTERS = 96
 LAST_WARPGROUP_REGISTERS = 48
 WARPGROUP_WARPS = 4
 WARP_THREADS = 32
-TMEM_FREE_THREADS = 256
-"""Threads of the named barrier behind which tensor memory is freed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +55,16 @@ def _duties(softmax_warps: int, converts_rope: bool) -> tuple[_Duty, ...]:
     softmax = SOFTMAX_REGISTERS if softmax_warps > WARPGROUP_WARPS else SINGLE_O_SOFTMAX_REGISTERS
     last = LAST_WARPGROUP_REGISTERS
     helper = (
-        _Duty(name="converter", warps=2, registers=last, does="e4m3 rope -> bf16 rope in shared memory")
+        _Duty(
+            name="converter",
+            warps=TAIL_WARPS,
+            registers=last,
+            does="e4m3 rope -> bf16 rope in shared memory; clears V rows beyond the sequence, once",
+        )
         if converts_rope
-        else _Duty(name="idle", warps=2, registers=last, does="nothing: they complete the warpgroup")
+        else _Duty(
+            name="tail", warps=TAIL_WARPS, registers=last, does="clears V rows beyond the sequence, once"
+        )
     )
     return (
         _Duty(

@@ -65,6 +65,6 @@ def staging_region(staging: OutputStaging, *, q_offset_bytes: int, out_bytes: in
         stride_bytes=staging.writer_bytes,
         swizzle_bytes=0,
         content=f"{staging.pass_cols} columns of 128 rows of the output, in blocks of 16 bytes, no swizzle",
-        live="after the last o_full: every Q*K was issued before the P*V that it stands for, so Q is dead",
+        live="after the last o_full: the last Q*K was issued before the last P*V, so that Q is dead",
         alias_of="q_smem",
     )
