@@ -76,7 +76,24 @@ def role(name: str, **values: object) -> Change:
     return lambda body: replace(body, roles=swap(body.roles, name, **values))
 
 
+def product(name: str, **values: object) -> Change:
+    return lambda body: replace(body, products=swap(body.products, name, **values))
+
+
+def named_barrier(name: str, **values: object) -> Change:
+    return lambda body: replace(body, named_barriers=swap(body.named_barriers, name, **values))
+
+
 BROKEN: list[tuple[Change, str]] = [
+    (product("pv", n=264), "pv has N 264, a multiple of 16 up to 256"),
+    (product("pv", n=272), "pv has N 272, a multiple of 16 up to 256"),
+    (product("qk_rope", b="rope"), "qk_rope reads rope, which is no region"),
+    (
+        lambda body: replace(body, pv_parts=(96, 64)),
+        "P is handed over in 160 keys, a block has 128",
+    ),
+    (named_barrier("output_read", id=16), "named barrier output_read has id 16"),
+    (named_barrier("output_staged_0", id=0), "named barrier output_staged_0 has id 0"),
     (field("kv_smem", offset_bytes=64512), "kv_smem starts at 64512, the field before it ends at 65536"),
     (field("kv_smem", offset_bytes=66000), "kv_smem at 66000 is not aligned to 1024"),
     (field("tmem_addr", size_bytes=8), "the fields end at 216816, used_bytes is 216812"),

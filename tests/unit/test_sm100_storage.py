@@ -240,6 +240,13 @@ def test_the_barriers_that_we_add_are_all_that_we_add(mla: MLAConfig, used: int)
     assert (smem.used_bytes, smem.sizeof_bytes) == (used, 217088)  # 212 x 1024
 
 
+def test_the_output_lies_over_q_beside_every_other_region() -> None:
+    storage = plan_body(TWO_Q, layout="auto", out="bf16").storage
+    assert [region.name for region in storage.regions] == ["q_nope", "q_rope", "k_nope", "k_rope", "v", "o"]
+    assert regions(storage)["o"] == (0, 32768, 2, 32768)
+    assert [region.alias_of for region in storage.regions if region.alias_of] == ["q_smem"]
+
+
 # Writers, columns of each, bytes of each, columns a pass, passes.
 STAGING = [
     (TWO_Q, 2, (2, 128, 32768, 128, 1)),  # 128 rows x 256 bytes of Q: to the byte

@@ -36,6 +36,7 @@ def _broken(kernel: Sm100Kernel) -> Iterator[str]:
         yield from _broken_bytes(body, kernel.tensor_maps)
         yield from _broken_roles(body, kernel, limits)
         yield from _broken_order(body.ring, body.config)
+        yield from _broken_products(body, limits)
         if body.storage.smem.sizeof_bytes > kernel.launch.smem_bytes:
             yield f"{body.config.num_q}Q needs more shared memory than the launch asks for"
     if kernel.launch.smem_bytes > limits.smem_per_cta_bytes:
@@ -165,6 +166,23 @@ def _broken_order(ring: Ring, config: FA4Config) -> Iterator[str]:
             later - first < ring.stages for first, later in zip(keys, keys[buffers:], strict=False)
         ):
             yield f"{buffers} {name} buffers are too few for {ring.stages} slots"
+
+
+def _broken_products(body: Body, limits: ArchLimits) -> Iterator[str]:
+    """Instruction shapes exist, operands are there, and the parts of P are what P*V reads."""
+    operands = {region.name for region in body.storage.regions} | {"p"}
+    for product in body.products:
+        if product.n % limits.umma_n_step or not 0 < product.n <= limits.umma_n_max:
+            allowed = f"a multiple of {limits.umma_n_step} up to {limits.umma_n_max}"
+            yield f"{product.name} has N {product.n}, {allowed}"
+        for operand in (product.a, product.b):
+            if operand not in operands:
+                yield f"{product.name} reads {operand}, which is no region"
+    if sum(body.pv_parts) != body.config.block_n:
+        yield f"P is handed over in {sum(body.pv_parts)} keys, a block has {body.config.block_n}"
+    for barrier in body.named_barriers:
+        if not 0 < barrier.id < limits.named_barriers:
+            yield f"named barrier {barrier.name} has id {barrier.id}"
 
 
 def load_order(config: FA4Config, blocks: int) -> tuple[str, ...]:
