@@ -56,12 +56,15 @@ class Sm100Mbarrier:
 class _Kind:
     name: str
     seed_name: str
-    stages: int
     arrivals: tuple[int, ...]
     arrives: tuple[str, ...]
     waits: tuple[str, ...]
     comment: str
     tx_bytes: tuple[int, ...] = ()
+
+    @property
+    def stages(self) -> int:
+        return len(self.arrivals)
 
 
 def plan_mbarriers(config: FA4Config, ring: Ring, *, guards: bool = True) -> tuple[Sm100Mbarrier, ...]:
@@ -108,7 +111,6 @@ def _hand_offs(config: FA4Config) -> list[_Kind]:
             _Kind(
                 name=f"{P_READY}{side}",
                 seed_name=f"S{side}_cons",
-                stages=NUM_PV_STAGES,
                 arrivals=(first, *[Q_TILE_ROWS] * (NUM_PV_STAGES - 1)),
                 arrives=("softmax", "correction"),
                 waits=("mma",),
@@ -129,7 +131,6 @@ def _hand_offs(config: FA4Config) -> list[_Kind]:
             _Kind(
                 name="softmax_turn",
                 seed_name="order",
-                stages=2,
                 arrivals=(Q_TILE_ROWS, Q_TILE_ROWS),
                 arrives=("softmax",),
                 waits=("softmax",),
@@ -188,7 +189,6 @@ def _v_tail(config: FA4Config) -> _Kind:
     return _Kind(
         name="v_tail_cleared",
         seed_name="",
-        stages=1,
         arrivals=(TAIL_WARPS,),
         arrives=(tail_role(config),),
         waits=("mma",),
@@ -204,7 +204,6 @@ def _k_scale_guards(config: FA4Config, ring: Ring) -> list[_Kind]:
             _Kind(
                 name="k_scale_full",
                 seed_name="",
-                stages=ring.k_scale_buffers,
                 arrivals=(1,) * ring.k_scale_buffers,
                 arrives=("load",),
                 waits=("softmax",),
@@ -216,7 +215,6 @@ def _k_scale_guards(config: FA4Config, ring: Ring) -> list[_Kind]:
         _Kind(
             name="k_scale_empty",
             seed_name="",
-            stages=ring.k_scale_buffers,
             arrivals=(readers,) * ring.k_scale_buffers,
             arrives=("softmax",),
             waits=("load",),
@@ -229,12 +227,11 @@ def _k_scale_guards(config: FA4Config, ring: Ring) -> list[_Kind]:
 def _converter(config: FA4Config, ring: Ring) -> list[_Kind]:
     """From the e4m3 rope that the copy brings to the bf16 rope that the product reads."""
     stages = converter_stages(config, ring)
-    threads = CONVERTER_THREADS
+    threads, handed = CONVERTER_THREADS, CONVERTED_STAGES if stages else 0
     return [
         _Kind(
             name="rope_raw_full",
             seed_name="converter full",
-            stages=stages,
             arrivals=(1,) * stages,
             arrives=("load",),
             waits=("converter",),
@@ -244,7 +241,6 @@ def _converter(config: FA4Config, ring: Ring) -> list[_Kind]:
         _Kind(
             name="rope_raw_empty",
             seed_name="converter empty",
-            stages=stages,
             arrivals=(threads,) * stages,
             arrives=("converter",),
             waits=("load",),
@@ -253,8 +249,7 @@ def _converter(config: FA4Config, ring: Ring) -> list[_Kind]:
         _Kind(
             name="rope_full",
             seed_name="converted full",
-            stages=CONVERTED_STAGES if stages else 0,
-            arrivals=(threads,) * CONVERTED_STAGES,
+            arrivals=(threads,) * handed,
             arrives=("converter",),
             waits=("mma",),
             comment="K_rope is converted",
@@ -262,8 +257,7 @@ def _converter(config: FA4Config, ring: Ring) -> list[_Kind]:
         _Kind(
             name="rope_empty",
             seed_name="converted empty",
-            stages=CONVERTED_STAGES if stages else 0,
-            arrivals=(1,) * CONVERTED_STAGES,
+            arrivals=(1,) * handed,
             arrives=("mma",),
             waits=("converter",),
             comment="the product that reads the converted K_rope is done",
@@ -275,7 +269,6 @@ def _hand_off(name: str, seed_name: str, arrives: str, waits: str, comment: str)
     return _Kind(
         name=name,
         seed_name=seed_name,
-        stages=1,
         arrivals=(Q_TILE_ROWS,),
         arrives=(arrives,),
         waits=(waits,),
@@ -288,7 +281,6 @@ def _committed(name: str, seed_name: str, stages: int, waits: tuple[str, ...], c
     return _Kind(
         name=name,
         seed_name=seed_name,
-        stages=stages,
         arrivals=(1,) * stages,
         arrives=("mma",),
         waits=waits,
@@ -309,7 +301,6 @@ def _copied(
     return _Kind(
         name=name,
         seed_name=seed_name,
-        stages=stages,
         arrivals=(1,) * stages,
         arrives=("load",),
         waits=waits,

@@ -16,17 +16,16 @@ from mla_codegen.plan.sm100.attention import (
     align_up,
 )
 from mla_codegen.plan.sm100.rings import Ring
-from mla_codegen.plan.sm100.storage import Region, Storage, Wanted, field, place, q_regions
+from mla_codegen.plan.sm100.storage import Region, Storage, Wanted, field, place, q_regions, tail_fields
 
 F32_BYTES = 4
-_WHOLE_CTA = "the whole CTA"
 
 
 def ring_storage(config: FA4Config, ring: Ring, *, num_mbars: int) -> Storage:
     """The map with this ring and ``num_mbars`` barriers, whether or not it fits."""
     constants = ring_constants(config, ring)
     value = {constant.name: constant.value for constant in constants}
-    wanted = (*_tiles(config, ring, value), *_rows(config, ring), *_tail(num_mbars))
+    wanted = (*_tiles(config, ring, value), *_rows(config, ring), *tail_fields(num_mbars))
     smem = place(wanted, constants, config.limits.smem_per_cta_bytes)
     return Storage(
         layout="auto",
@@ -133,13 +132,6 @@ def _rows(config: FA4Config, ring: Ring) -> tuple[Wanted, ...]:
         live="per buffer from the full barrier of K to k_scale_empty, signalled after they were read",
     )
     return (factors, q_scale, k_scale)
-
-
-def _tail(num_mbars: int) -> tuple[Wanted, ...]:
-    return (
-        Wanted(name="mbar_base", element="u64", count=num_mbars, content="mbarriers.", live=_WHOLE_CTA),
-        Wanted(name="tmem_addr", element="u32", count=1, content="Base of tensor memory.", live=_WHOLE_CTA),
-    )
 
 
 def _nope_bytes(config: FA4Config, ring: Ring) -> int:

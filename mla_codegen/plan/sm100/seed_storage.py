@@ -13,10 +13,9 @@ from mla_codegen.plan.sm100.attention import (
 from mla_codegen.plan.sm100.barriers import count, plan_mbarriers
 from mla_codegen.plan.sm100.mla import NUM_CORRECTION_COLS
 from mla_codegen.plan.sm100.rings import Ring
-from mla_codegen.plan.sm100.storage import Region, Storage, Wanted, field, fits, place, q_regions
+from mla_codegen.plan.sm100.storage import Region, Storage, Wanted, field, fits, place, q_regions, tail_fields
 
 F32_BYTES = 4
-_WHOLE_CTA = "the whole CTA"
 
 
 def unified_ring(config: FA4Config, stages: int) -> Ring:
@@ -53,45 +52,7 @@ def seed_storage(config: FA4Config, *, stages: int, num_mbars: int) -> Storage:
     """
     constants = seed_constants(config, stages)
     value = {constant.name: constant.value for constant in constants}
-    wanted = (
-        Wanted(
-            name="q_smem",
-            element="u8",
-            count=value["q_bytes"],
-            content="Q_nope and Q_rope, BM rows.",
-            live="from the first full barrier to the last Q*K",
-        ),
-        Wanted(
-            name="kv_smem",
-            element="u8",
-            count=value["kv_bytes"],
-            content="Ring of K_nope or V, then a ring of K_rope; BN rows a slot.",
-            live="per slot from kv_full to kv_empty",
-        ),
-        Wanted(
-            name="q_scale_smem",
-            element="float",
-            count=config.block_m,
-            content="Scales of the query rows.",
-            live="from the first full barrier to the end of softmax",
-        ),
-        Wanted(
-            name="k_scale_smem",
-            element="float",
-            count=config.block_n,
-            content="Scales of one block of keys.",
-            live="from k_scale_full to k_scale_empty",
-        ),
-        Wanted(
-            name="correction_smem",
-            element="float",
-            count=value["correction_smem_size"],
-            content="The factor by which softmax lets correction rescale O, one for each query row.",
-            live="from alpha_full to alpha_empty",
-        ),
-        Wanted(name="mbar_base", element="u64", count=num_mbars, content="mbarriers.", live=_WHOLE_CTA),
-        Wanted(name="tmem_addr", element="u32", count=1, content="Base of tensor memory.", live=_WHOLE_CTA),
-    )
+    wanted = (*_tile_fields(value), *_row_fields(config, value), *tail_fields(num_mbars))
     smem = place(wanted, constants, config.limits.smem_per_cta_bytes)
     return Storage(
         layout="seed",
@@ -121,6 +82,53 @@ def seed_constants(config: FA4Config, stages: int) -> tuple[SeedConstant, ...]:
         ("correction_smem_size", config.block_m * NUM_CORRECTION_COLS, "BM * num_correction_cols, elements"),
     )
     return tuple(SeedConstant(name=name, value=value, comment=comment) for name, value, comment in rows)
+
+
+def _tile_fields(value: dict[str, int]) -> tuple[Wanted, ...]:
+    """Q and the ring; ``value`` are the constants."""
+    return (
+        Wanted(
+            name="q_smem",
+            element="u8",
+            count=value["q_bytes"],
+            content="Q_nope and Q_rope, BM rows.",
+            live="from the first full barrier to the last Q*K",
+        ),
+        Wanted(
+            name="kv_smem",
+            element="u8",
+            count=value["kv_bytes"],
+            content="Ring of K_nope or V, then a ring of K_rope; BN rows a slot.",
+            live="per slot from kv_full to kv_empty",
+        ),
+    )
+
+
+def _row_fields(config: FA4Config, value: dict[str, int]) -> tuple[Wanted, ...]:
+    """Scales and factors."""
+    return (
+        Wanted(
+            name="q_scale_smem",
+            element="float",
+            count=config.block_m,
+            content="Scales of the query rows.",
+            live="from the first full barrier to the end of softmax",
+        ),
+        Wanted(
+            name="k_scale_smem",
+            element="float",
+            count=config.block_n,
+            content="Scales of one block of keys.",
+            live="from k_scale_full to k_scale_empty",
+        ),
+        Wanted(
+            name="correction_smem",
+            element="float",
+            count=value["correction_smem_size"],
+            content="The factor by which softmax lets correction rescale O, one for each query row.",
+            live="from alpha_full to alpha_empty",
+        ),
+    )
 
 
 def _q_regions(config: FA4Config) -> tuple[Region, ...]:

@@ -97,6 +97,15 @@ def place(wanted: tuple[Wanted, ...], constants: tuple[SeedConstant, ...], limit
     )
 
 
+def tail_fields(num_mbars: int) -> tuple[Wanted, ...]:
+    """What ends both structs."""
+    whole = "the whole CTA"
+    return (
+        Wanted(name="mbar_base", element="u64", count=num_mbars, content="mbarriers.", live=whole),
+        Wanted(name="tmem_addr", element="u32", count=1, content="Base of tensor memory.", live=whole),
+    )
+
+
 def field(smem: Smem, name: str) -> SmemField:
     """The field of this name."""
     return next(item for item in smem.fields if item.name == name)
