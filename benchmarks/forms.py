@@ -2,8 +2,8 @@
 
     python benchmarks/forms.py --out forms.json
 
-Every kernel is checked against float64 on a small problem before it is timed. A cost is the time of a form over
-that of the default form of its group; `share` is of the roofline of its own products (see `protocol`).
+Every kernel is checked against float64 on a small problem before it is timed. A cost is the time of a form
+over that of the default form of its group; `share` is of the roofline of its own products (see `protocol`).
 """
 
 from __future__ import annotations
