@@ -10,7 +10,7 @@ from mla_codegen.call.rules import ArgumentRule, Layout
 from mla_codegen.dtypes import DTYPES
 from mla_codegen.errors import Diagnostic
 
-_SHARED_AXES = ("heads", "kv_heads", "batch")
+_SHARED_AXES = ("heads", "kv_heads", "batch", "total_q", "total_k", "q_len", "kv_len")
 """Axes along which inputs may have stride 0: all indices are the same place."""
 _FIELDS = {
     "q_rope": ("dims.rope", "0", "pass None as q_rope"),

@@ -50,9 +50,10 @@ def map_dimensions(tensor_map: TensorMap, form: ArrayForm) -> list[tuple[int, in
     """Extent and stride in bytes of each dimension, innermost first.
 
     (1, 0) stands for a dimension that the argument does not have, or along which all is in the same place:
-    its only coordinate is 0.
+    its only coordinate is 0. A box has many tokens, so that they keep their number, with a stride of 0 too.
     """
-    return [
-        (1, 0) if axis == _NO_AXIS or form.strides[axis] == 0 else (form.shape[axis], form.strides[axis])
-        for axis in tensor_map.dims
-    ]
+    dimensions = []
+    for kind, axis in zip(tensor_map.axes, tensor_map.dims, strict=True):
+        is_one = axis == _NO_AXIS or (form.strides[axis] == 0 and kind != "tokens")
+        dimensions.append((1, 0) if is_one else (form.shape[axis], form.strides[axis]))
+    return dimensions

@@ -214,6 +214,7 @@ def _features(spec: Spec, tiles: Tiles, *, debug: bool) -> Features:
         groups_heads=tiles.group > 1,
         transposes_v=tiles.transposes_v,
         clears_v_tail=not tiles.transposes_v,
+        pins_scores=tiles.fp8 and not tiles.scales_columns and not tiles.raw_rope,
         mixed_qk=tiles.rope_depth > 0 and spec.dtypes.qkv != spec.dtypes.rope_mma,
         lazy_softmax=tiles.lazy_softmax,
         flushes_output=tiles.flush_blocks > 0,
@@ -234,7 +235,7 @@ def _partials(spec: Spec, tiles: Tiles) -> Partials:
         copy_tile=f"_copy_tile_{_layouts(tiles)}.cu.j2",
         load_v="_load_v_transposed.cu.j2" if tiles.stored_transposed else "_load_v_rows.cu.j2",
         helper_warp=f"_{_helper_warp(tiles)}_sm90.cu.j2",
-        issue_qk="_issue_qk_raw_rope.cu.j2" if tiles.raw_rope else "_issue_qk_whole.cu.j2",
+        issue_qk=f"_issue_qk_{_issue_qk(tiles)}.cu.j2",
         issue_pv=f"_issue_pv_{v}_sm90.cu.j2",
         scale_scores=_scale_scores(tiles),
         pack_p="_pack_p_e4m3.cu.j2" if tiles.fp8 else "_pack_p_16bit.cu.j2",
@@ -255,6 +256,12 @@ def _helper_warp(tiles: Tiles) -> str:
     if tiles.transposes_v:
         return "transpose_warp"
     return "tail_warp_transposed" if tiles.fp8 else "tail_warp"
+
+
+def _issue_qk(tiles: Tiles) -> str:
+    if tiles.raw_rope:
+        return "raw_rope"
+    return "rope_first" if tiles.rope_first else "whole"
 
 
 def _scale_scores(tiles: Tiles) -> str | None:

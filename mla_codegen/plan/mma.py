@@ -66,7 +66,14 @@ _FAMILIES = {
 def mma_names(tiles: Tiles) -> MmaNames:
     """The wrappers of the three products: nope and V in their type, rope in its own."""
     pv = "wgmma_e4m3_rs" if tiles.fp8 else f"wgmma_{tiles.qkv}_rs_mn"
-    return MmaNames(qk_nope=f"wgmma_{tiles.qkv}_ss", qk_rope=f"wgmma_{tiles.rope}_ss", pv=pv)
+    first, later = "chunk + step", "1"
+    return MmaNames(
+        qk_nope=f"wgmma_{tiles.qkv}_ss",
+        qk_rope=f"wgmma_{tiles.rope}_ss",
+        pv=pv,
+        nope_accumulates=later if tiles.rope_first else first,
+        rope_accumulates=first if tiles.rope_first else later,
+    )
 
 
 def mma_atoms(tiles: Tiles) -> tuple[MmaAtom, ...]:

@@ -166,11 +166,17 @@ class MmaAtom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MmaNames:
-    """The wrapper that each product of the kernel uses."""
+    """The wrapper that each product of the kernel uses.
+
+    ``nope_accumulates`` and ``rope_accumulates`` are the expressions, of ``chunk`` and ``step``, that are 0 where
+    S is overwritten.
+    """
 
     qk_nope: str
     qk_rope: str
     pv: str
+    nope_accumulates: str
+    rope_accumulates: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +381,7 @@ class Features:
     groups_heads: bool
     transposes_v: bool
     clears_v_tail: bool
+    pins_scores: bool
     mixed_qk: bool
     lazy_softmax: bool
     flushes_output: bool

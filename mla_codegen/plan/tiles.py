@@ -139,6 +139,11 @@ class Tiles:
         return self.fp8 and not self.stored_transposed
 
     @property
+    def rope_first(self) -> bool:
+        """A rope of e4m3 is multiplied before nope of 16 bits: its coarser sums then hold rope alone."""
+        return self.rope_depth > 0 and self.rope == "e4m3" and not self.fp8
+
+    @property
     def scales_rows(self) -> bool:
         """Each query row has a scale of its own, or one of its head or of all."""
         return self.q_scale != "none"

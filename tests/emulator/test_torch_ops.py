@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mla_codegen.runtime.rules import INPUT_NAMES
+from mla_codegen.call.rules import INPUT_NAMES
 
 import mla_codegen as mla
 from mla_codegen.dtypes import DTYPES, numpy_dtype

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import torch
-from mla_codegen.runtime.rules import INPUT_NAMES
+from mla_codegen.call.rules import INPUT_NAMES
 
 import mla_codegen as mla
 from mla_codegen import torch_ops
