@@ -33,10 +33,10 @@ except ModuleNotFoundError as error:
 
 from torch import Tensor
 
+from mla_codegen.call.rules import INPUT_NAMES
 from mla_codegen.dtypes import DTYPES
 from mla_codegen.errors import LaunchError
 from mla_codegen.runtime.kernel import Kernel
-from mla_codegen.call.rules import INPUT_NAMES
 from mla_codegen.torch_views import host_view
 
 _INPUTS = (

@@ -21,7 +21,7 @@ WORKING_REGISTERS = {2: 52, 3: 36}
 were enough for three consumers and V of 128, and 48 too few for the widest tile of two (4 bytes spilled)."""
 WIDE_V_REGISTERS = {2: 12, 3: 8}
 """What V above 128 needs more where O has a master: with less, V of 160 and 240 spilled 20 and 28 bytes."""
-SCALED_P_REGISTERS = {2: 8, 3: 20}
+SCALED_P_REGISTERS = {2: 8, 3: 12}
 """What lazy softmax needs more where V has scales per token: with none, 68 to 144 bytes spilled."""
 FREE_QK_STEPS = {2: 24, 3: 12}
 """wgmma steps of Q*K whose matrix descriptors the compiler keeps apart without cost."""

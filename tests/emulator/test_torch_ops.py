@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mla_codegen.call.rules import INPUT_NAMES
 
 import mla_codegen as mla
+from mla_codegen.call.rules import INPUT_NAMES
 from mla_codegen.dtypes import DTYPES, numpy_dtype
 from mla_codegen.errors import LaunchError
 from mla_codegen.spec import Spec

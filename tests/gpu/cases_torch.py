@@ -8,10 +8,10 @@ import time
 from typing import Any
 
 import torch
-from mla_codegen.call.rules import INPUT_NAMES
 
 import mla_codegen as mla
 from mla_codegen import torch_ops
+from mla_codegen.call.rules import INPUT_NAMES
 from mla_codegen.spec import Spec
 from tests.gpu import batches, harness
 from tests.gpu.batches import Arguments
