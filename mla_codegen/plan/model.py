@@ -168,8 +168,8 @@ class MmaAtom:
 class MmaNames:
     """The wrapper that each product of the kernel uses.
 
-    ``nope_accumulates`` and ``rope_accumulates`` are the expressions, of ``chunk`` and ``step``, that are 0 where
-    S is overwritten.
+    ``nope_accumulates`` and ``rope_accumulates`` are the expressions, of ``chunk`` and ``step``, that are 0
+    where S is overwritten.
     """
 
     qk_nope: str
