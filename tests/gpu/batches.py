@@ -52,6 +52,11 @@ def picked_heads(tensor: torch.Tensor, heads: Sequence[int]) -> torch.Tensor:
     return bits(tensor)[:, list(heads)].contiguous().view(tensor.dtype)
 
 
+def repeated(tensor: torch.Tensor, times: int) -> torch.Tensor:
+    """A contiguous copy of [1, ...] with its one token `times` times."""
+    return bits(tensor).expand(times, *tensor.shape[1:]).contiguous().view(tensor.dtype)
+
+
 def sequence_of(arguments: Mapping[str, Any], index: int) -> Arguments:
     """The arguments of one sequence of a batch, as a batch of its own (views, not copies)."""
     lens = {"q": arguments["cu_seqlens_q"], "k": arguments["cu_seqlens_k"]}

@@ -35,6 +35,7 @@ def run(spec: str) -> dict[str, list[dict[str, Any]]]:
         if name != "k_rope":
             cases[f"{name} head first"] = functools.partial(_viewed, under, name, _head_first)
             cases[f"{name} with head stride 0"] = functools.partial(_shared_head, under, name)
+        cases[f"{name} with token stride 0"] = functools.partial(_shared_token, under, name)
         cases[f"{name} one element off"] = functools.partial(_misaligned, under, name)
     if under.has_scales:
         for name in ("q_scale", "k_scale"):
@@ -136,6 +137,15 @@ def _shared_head(under: Subject, name: str, checks: Checks) -> None:
     shared = base[name][:, :1].expand(-1, _HEADS, -1)
     wanted = under.kernel(**{**base, name: batches.picked_heads(base[name], [0] * _HEADS)})
     out = harness.launch(under, {**base, name: shared}, checks)
+    checks.true("bits are those of a contiguous copy", batches.same_finite_bits(out, wanted))
+
+
+def _shared_token(under: Subject, name: str, checks: Checks) -> None:
+    """All tokens in the same place, as `expand` makes them."""
+    base = _base(under)
+    first = base[name][:1]
+    wanted = under.kernel(**{**base, name: batches.repeated(first, base[name].shape[0])})
+    out = harness.launch(under, {**base, name: first.expand(base[name].shape)}, checks)
     checks.true("bits are those of a contiguous copy", batches.same_finite_bits(out, wanted))
 
 
