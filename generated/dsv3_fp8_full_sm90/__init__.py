@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "af814406a7a239bf37ecac46f287d0bb486595621b97b69c05fff5a1f37b8d8a"
+SOURCE_DIGEST = "dbf64b6ed69e42de85bd255491f1fe8d00d58999628833dafa484a37e86a2ab5"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -191,10 +191,12 @@ __device__ __forceinline__ float ld_shared_f32(u32 address) {
   return value;
 }
 
-// Two consecutive fp32; the address is a multiple of 8. Volatile keeps it between the barrier operations
+// Four consecutive fp32; the address is a multiple of 16. Volatile keeps it between the barrier operations
 // around it; without "memory" the compiler need not treat it as a fence.
-__device__ __forceinline__ void ld_shared_v2_f32(u32 address, float& x, float& y) {
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(address));
+__device__ __forceinline__ void ld_shared_v4_f32(u32 address, float (&x)[4]) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+               : "r"(address));
 }
 
 // One fp32; the address is a multiple of 4. PTX ISA: st.shared.
@@ -590,7 +592,7 @@ struct alignas(1024) MLASmemStorage {
   // Scales of the query rows.
   // Live: from q_full to the first block.
   alignas(16) float q_scale_smem[192];
-  // Scales of the keys, one buffer per stage of the K ring; full and empty with it.
+  // Scales of the keys, a buffer per stage of the K ring, in the order that accumulators need.
   // Live: per stage from k_full to k_empty, signalled after they were read.
   alignas(16) float k_scale_smem[288];
   // O that has left the accumulators, bf16 pairs, 16-byte vectors per consumer thread.
@@ -761,12 +763,21 @@ __device__ __forceinline__ void fetch_scales(float (&value)[kCount / 32], const 
   }
 }
 
-// Writes fetched scales to shared memory.
-template <u32 kCount>
-__device__ __forceinline__ void store_scales(u32 destination, const float (&value)[kCount / 32], u32 lane) {
+// Writes the scales of the queries to shared memory.
+__device__ __forceinline__ void store_row_scales(u32 destination, const float (&value)[kBlockM / 32], u32 lane) {
 #pragma unroll
-  for (u32 i = 0; i < kCount / 32; ++i) {
+  for (u32 i = 0; i < kBlockM / 32; ++i) {
     st_shared_f32(destination + (i * 32 + lane) * (u32)sizeof(float), value[i]);
+  }
+}
+
+// Writes the scales of a block of keys, those that a thread of an accumulator needs side by side: of 16 columns
+// its share is 2 * (lane % 4) and the next, and these two + 8.
+__device__ __forceinline__ void store_key_scales(u32 destination, const float (&value)[kBlockN / 32], u32 lane) {
+  const u32 place = lane / 16 * 16 + lane / 2 % 4 * 4 + lane / 8 % 2 * 2 + lane % 2;
+#pragma unroll
+  for (u32 i = 0; i < kBlockN / 32; ++i) {
+    st_shared_f32(destination + (i * 32 + place) * (u32)sizeof(float), value[i]);
   }
 }
 
@@ -829,7 +840,7 @@ __device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& 
                         tile.q_begin + tile.row_begin, tile.q_len - tile.row_begin, lane);
   fetch_scales<kBlockN>(k_scale, params.k_scale, params.k_scale_token_stride,
                         tile.k_begin + block * kBlockN, tile.kv_len - block * kBlockN, lane);
-  store_scales<kBlockM>(q_scale_tile(), q_scale, lane);
+  store_row_scales(q_scale_tile(), q_scale, lane);
   hand_over_scales(q_full(), lane);
 
   // K runs one block ahead of V, in the order in which the consumers take them. The producer starts at phase
@@ -840,7 +851,7 @@ __device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& 
     if (block >= 0) {
       mbarrier_wait(k_empty(k.stage), k.phase);
       if (issues_copies) load_k_block(maps, params, tile, block, k.stage);
-      store_scales<kBlockN>(k_scale_tile(k.stage), k_scale, lane);
+      store_key_scales(k_scale_tile(k.stage), k_scale, lane);
       hand_over_scales(k_full(k.stage), lane);
       const i32 first_token = (block - 1) * kBlockN;
       const i32 valid_tokens = block > 0 ? tile.kv_len - first_token : 0;
@@ -1063,19 +1074,16 @@ __device__ __forceinline__ void rescale_output(float (&o)[kOutputRegs], const fl
   for (u32 i = 0; i < kOutputRegs; ++i) o[i] *= rescale[i / 2 % 2];
 }
 
-// Multiplies each column of S by the scale of its key. Accumulator tile i holds columns
-// 8 * i + 2 * (lane % 4) and the next.
-__device__ __forceinline__ void scale_scores(float (&s)[kScoreRegs], const SoftmaxRows&, u32 stage,
-                                             u32 lane) {
-  const u32 scales = k_scale_tile(stage) + (lane % 4) * 8;
+// Multiplies each column of S by the scale of its key. Accumulator tiles 2 * i and the next hold columns
+// 16 * i + 2 * (lane % 4), + 1, + 8 and + 9 of two rows.
+__device__ __forceinline__ void scale_scores(float (&s)[kScoreRegs], const SoftmaxRows&, u32 stage, u32 lane) {
+  const u32 scales = k_scale_tile(stage) + (lane % 4) * 16;
 #pragma unroll
-  for (u32 i = 0; i < kScoreRegs / 4; ++i) {
-    float first, second;
-    ld_shared_v2_f32(scales + i * 32, first, second);
-    s[4 * i] *= first;
-    s[4 * i + 1] *= second;
-    s[4 * i + 2] *= first;
-    s[4 * i + 3] *= second;
+  for (u32 i = 0; i < kScoreRegs / 8; ++i) {
+    float scale[4];
+    ld_shared_v4_f32(scales + i * 64, scale);
+#pragma unroll
+    for (u32 j = 0; j < 8; ++j) s[8 * i + j] *= scale[j / 4 * 2 + j % 2];
   }
 }
 

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "53ef5b346e5bb85485ad89819273f2bee0a7dd49bdd5f90a8eabc7ac6f045b80"
+SOURCE_DIGEST = "3ac2ecd7bf94dd085dde2bb13c6d2b57ac315c38b3c084871d106d690287fe9e"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

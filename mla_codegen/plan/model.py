@@ -381,7 +381,7 @@ class Features:
     groups_heads: bool
     transposes_v: bool
     clears_v_tail: bool
-    pins_scores: bool
+    rereads_factors: bool
     mixed_qk: bool
     lazy_softmax: bool
     flushes_output: bool

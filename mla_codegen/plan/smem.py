@@ -247,12 +247,24 @@ def _scale_fields(tiles: Tiles) -> list[_Wanted]:
                 live="from q_full to the first block",
             )
         )
+    if tiles.rereads_factors:
+        fields.append(
+            _Wanted(
+                name="factor_smem",
+                element="float",
+                element_bytes=_F32,
+                count=tiles.block_m,
+                align_bytes=SCALE_ALIGN_BYTES,
+                content="Factors of the query rows, from S to the exponent in base 2.",
+                live="from the first block on; a row's is used by its warp only",
+            )
+        )
     if tiles.scales_columns:
         fields.append(
             _key_scale_field(
                 "k_scale_smem",
                 tiles.block_n * tiles.k_stages,
-                content="Scales of the keys, one buffer per stage of the K ring; full and empty with it.",
+                content="Scales of the keys, a buffer per stage of the K ring, in the order that accumulators need.",
             )
         )
     if tiles.scales_p:

@@ -169,6 +169,15 @@ class Tiles:
         return self.v_scale in ("token", "token_head")
 
     @property
+    def rereads_factors(self) -> bool:
+        """The factors of softmax lie in shared memory: a read from there keeps it behind the turn.
+
+        With nothing of the kind between the wait for S and softmax, the compiler moves most of softmax in front
+        of the arrival that passes the turn on, and the other warpgroups wait.
+        """
+        return self.fp8 and not (self.scales_columns or self.raw_rope or self.scales_p)
+
+    @property
     def scales_keys(self) -> bool:
         """Scales of the keys travel with each block: of K, of V or of both."""
         return self.scales_columns or self.scales_p

@@ -98,6 +98,9 @@ inline void ld_shared_v2_f32(u32 address, float& x, float& y, MLA_LINE) {
   x = value[0];
   y = value[1];
 }
+inline void ld_shared_v4_f32(u32 address, float (&x)[4], MLA_LINE) {
+  emulator::smem_read(address, x, 16, line);
+}
 inline void ld_shared_v4_u32(u32 address, u32 (&word)[4], MLA_LINE) {
   emulator::smem_read(address, word, 16, line);
 }
