@@ -123,12 +123,12 @@ def _opcheck(under: Subject, checks: Checks) -> None:
 def _layer(key: str, arguments: Arguments) -> Any:
     """Views of computed tensors go in, the output is worked on."""
     positional, named = _split(arguments)
-    q_nope, q_rope, *rest = positional
+    q_nope, q_rope, k_nope, k_rope, v = positional
     if q_nope.dtype == q_rope.dtype:
         q = torch.cat([q_nope, q_rope], -1) * 1
         q_nope, q_rope = q[..., :128], q[..., 128:]
-    rest[1] = (rest[1] * 1)[:, None].expand(-1, q_nope.shape[1], -1)
-    return OPS.prefill(key, q_nope, q_rope, *rest, **named) * 2
+    k_rope = (k_rope * 1)[:, None].expand(-1, q_nope.shape[1], -1)
+    return OPS.prefill(key, q_nope, q_rope, k_nope, k_rope, v, **named) * 2
 
 
 def _compiled(under: Subject, checks: Checks) -> None:
