@@ -25,6 +25,7 @@ from mla_codegen.plan.model import (
     VLoad,
 )
 from mla_codegen.plan.scales import placed_scales, scale_names, score_factors
+from mla_codegen.plan.smem_faults import smem_faults
 from mla_codegen.plan.support import ARCHES, unsupported
 from mla_codegen.plan.tiles import (
     E4M3_LARGEST,
@@ -68,7 +69,7 @@ def make_plan(spec: Spec, *, debug: bool = False) -> Plan:
     tiles, memory = _fit(spec, tiles, limits)
     asked = _asked(spec)
     faults += roles.register_faults(tiles, limits, asked=asked)
-    faults += smem.smem_faults(memory, tiles, arch=spec.arch, asked=asked)
+    faults += smem_faults(memory, tiles, arch=spec.arch, asked=asked)
     _raise_if(spec, faults)
     registers = roles.split_registers(tiles, limits)
     arguments = call.plan_arguments(spec)
@@ -87,16 +88,12 @@ def _fit(spec: Spec, tiles: Tiles, limits: ArchLimits) -> tuple[Tiles, Smem]:
             mbarriers=barriers.num_mbars(tiles),
             limit_bytes=limits.smem_per_cta_bytes,
         )
+        smaller_tiles = narrower(spec, tiles) or fewer_consumers(spec, tiles)
         less = None
         if not roles.registers_fit(tiles, limits):
-            less = narrower(spec, tiles) or fewer_consumers(spec, tiles)
-        elif not smem.fits(memory):
-            less = (
-                shallower(spec, tiles, least=2)
-                or narrower(spec, tiles)
-                or fewer_consumers(spec, tiles)
-                or shallower(spec, tiles, least=1)
-            )
+            less = smaller_tiles
+        if less is None and not smem.fits(memory):
+            less = shallower(spec, tiles, least=2) or smaller_tiles or shallower(spec, tiles, least=1)
         if less is None:
             return tiles, memory
         tiles = less

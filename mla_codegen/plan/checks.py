@@ -23,6 +23,8 @@ def broken_invariants(plan: Plan, limits: ArchLimits) -> tuple[str, ...]:
 
 def _broken(variant: Variant, limits: ArchLimits) -> Iterator[str]:
     yield from _broken_smem(variant, limits)
+    yield from _broken_sizes(variant)
+    yield from _broken_scales(variant)
     yield from _broken_master(variant)
     yield from _broken_barriers(variant, limits)
     yield from _broken_roles(variant, limits)
@@ -51,6 +53,32 @@ def _broken_smem(variant: Variant, limits: ArchLimits) -> Iterator[str]:
         yield f"the launch asks for {variant.launch.smem_bytes} bytes, the struct has {smem.sizeof_bytes}"
 
 
+def _broken_sizes(variant: Variant) -> Iterator[str]:
+    """The seed's constants are what they say of the map, and all that name a field are compared with it."""
+    sizes = _field_sizes(variant)
+    for constant in variant.smem.constants:
+        if constant.field is not None and constant.value != sizes.get(constant.field):
+            size = sizes.get(constant.field)
+            yield f"{constant.name} is {constant.value}, its field {constant.field} has {size} bytes"
+    sized = tuple(constant for constant in variant.smem.constants if constant.field is not None)
+    if variant.smem.sized_constants != sized:
+        yield f"{len(variant.smem.sized_constants)} constants are compared with fields, {len(sized)} name one"
+
+
+def _broken_scales(variant: Variant) -> Iterator[str]:
+    """Each stage of the K ring has its scales of keys: whole stages fill the field."""
+    literals, sizes = _literals(variant), _field_sizes(variant)
+    stages = int(literals["kKStages"])
+    for name, stage_bytes in (("k_scale_smem", "kKScaleStageBytes"), ("v_scale_smem", "kVScaleStageBytes")):
+        wanted = stages * int(literals.get(stage_bytes, 0))
+        if sizes.get(name, 0) != wanted:
+            yield f"{name} has {sizes.get(name, 0)} bytes, {stages} stages of {stage_bytes} have {wanted}"
+
+
+def _field_sizes(variant: Variant) -> dict[str, int]:
+    return {field.name: field.size_bytes for field in variant.smem.fields}
+
+
 def _broken_master(variant: Variant) -> Iterator[str]:
     """Each consumer has its part of the master, and the vectors of its threads cover that part."""
     if not variant.features.flushes_output:
@@ -61,7 +89,7 @@ def _broken_master(variant: Variant) -> Iterator[str]:
         for name in ("kMasterGroupBytes", "kMasterVectorBytes", "kMasterVectorStride", "kOutputRegs")
     )
     consumers = _warps(variant).get("consumer", 0) // WARPS_PER_WARPGROUP
-    size = {field.name: field.size_bytes for field in variant.smem.fields}.get("o_master_smem")
+    size = _field_sizes(variant).get("o_master_smem")
     if size != consumers * group:
         yield f"o_master_smem has {size} bytes, {consumers} consumers have {group} each"
     if stride != WARPGROUP_THREADS * vector:

@@ -67,18 +67,22 @@ def register_faults(tiles: Tiles, limits: ArchLimits, *, asked: tuple[str, ...])
     if registers_fit(tiles, limits):
         return ()
     needed, there = _needed_registers(tiles), split_registers(tiles, limits).consumer
+    to_auto = _fields_to_leave(tiles, limits, asked)
     ways = _ways_to_fewer_registers(tiles, limits, asked)
+    if not to_auto:
+        ways += _online_softmax(tiles, limits)
+    last = f"leave {' and '.join(to_auto)} to auto" if to_auto else "take smaller dims"
     return (
         Diagnostic(
             code="register-overflow",
-            field="tile.block_n",
+            field=(to_auto or ("dims",))[0],
             message=f"needs {needed} registers a thread, {tiles.consumers} consumers leave {there} to each",
             notes=(
                 f"S {tiles.score_registers} + O {tiles.output_registers} + P {tiles.prob_registers} + "
                 f"working registers {_working_registers(tiles)}",
                 f"block_n {tiles.block_n}, dims.v {tiles.ov_depth}, {num_threads(tiles)} threads",
             ),
-            help=f"set {' or '.join(ways)}, or leave tile.block_n to auto",
+            help=f"set {' or '.join(ways)}, or {last}" if ways else last,
         ),
     )
 
@@ -112,16 +116,39 @@ def _working_registers(tiles: Tiles) -> int:
 
 
 def _ways_to_fewer_registers(tiles: Tiles, limits: ArchLimits, asked: tuple[str, ...]) -> list[str]:
-    """Changes each of which is enough."""
+    """Changes of single fields, or of two that belong together, each of which is enough."""
     ways = []
     for block_n in range(tiles.block_n - tiles.block_n_step, SMALLEST_BLOCK_N - 1, -tiles.block_n_step):
         if registers_fit(replace(tiles, block_n=block_n), limits):
             ways.append(f"tile.block_n: {block_n}")
             break
-    fewer = replace(tiles, consumers=2, block_m=2 * WGMMA_ROWS)
-    if tiles.consumers > 2 and registers_fit(fewer, limits):
+    if tiles.consumers > 2 and registers_fit(_two_consumers(tiles), limits):
         ways.append(two_consumers(asked))
     return ways
+
+
+def _online_softmax(tiles: Tiles, limits: ArchLimits) -> list[str]:
+    """The other softmax as a way out, where the lazy one is what needs too much."""
+    online = replace(tiles, lazy_softmax=False)
+    possible = tiles.lazy_softmax and tiles.asked_flush_blocks is None
+    return ["softmax.variant: online"] if possible and registers_fit(online, limits) else []
+
+
+def _fields_to_leave(tiles: Tiles, limits: ArchLimits, asked: tuple[str, ...]) -> tuple[str, ...]:
+    """Fields that the user set and that ``auto`` has to decide for registers to fit; none if they cannot."""
+    narrow, rows = replace(tiles, block_n=SMALLEST_BLOCK_N), ("tile.block_m", "schedule.consumers")
+    for changed, fields in (
+        (narrow, ("tile.block_n",)),
+        (_two_consumers(tiles), rows),
+        (_two_consumers(narrow), ("tile.block_n", *rows)),
+    ):
+        if registers_fit(changed, limits):
+            return tuple(field for field in fields if field in asked)
+    return ()
+
+
+def _two_consumers(tiles: Tiles) -> Tiles:
+    return replace(tiles, consumers=2, block_m=2 * WGMMA_ROWS)
 
 
 def two_consumers(asked: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""``MLASmemStorage`` on sm_90a: fields, offsets, the seed's constants, and whether it fits.
+"""``MLASmemStorage`` on sm_90a: fields, offsets, and the seed's constants.
 
 Field names and constants follow the seed where the thing exists on Hopper. There K and V have rings of their
 own: ``kv_smem`` holds the K ring (nope and rope of a stage side by side), ``v_smem`` the ring that P*V reads,
@@ -8,25 +8,15 @@ and, where V is transposed, ``v_raw_smem`` what the copy engine delivers. ``corr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from mla_codegen.errors import Diagnostic
-from mla_codegen.plan.barriers import num_mbars
 from mla_codegen.plan.model import SeedConstant, Smem, SmemField
-from mla_codegen.plan.roles import two_consumers
-from mla_codegen.plan.tiles import SMALLEST_BLOCK_N, TILE_ALIGN_BYTES, WGMMA_ROWS, Tiles
+from mla_codegen.plan.tiles import TILE_ALIGN_BYTES, Tiles
 
 SCALE_ALIGN_BYTES = 16
 """Alignment of the scales: two at a time are read, and stages stay aligned for any block_n."""
 _F32 = 4
 _MBARRIER = 8
-_SHRINKABLE = (
-    ("pipeline.kv_stages", "k_stages"),
-    ("pipeline.v_stages", "v_stages"),
-    ("pipeline.v_raw_stages", "v_raw_stages"),
-    ("tile.block_n", "block_n"),
-)
-"""Spec field and attribute of Tiles of what takes less memory when it is smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +31,7 @@ class _Wanted:
 
 
 def plan_smem(tiles: Tiles, *, mbarriers: int, limit_bytes: int) -> Smem:
-    """The map for these tiles, whether or not it fits; see :func:`smem_faults`."""
+    """The map for these tiles, whether or not it fits; see :mod:`mla_codegen.plan.smem_faults`."""
     fields: list[SmemField] = []
     offset = 0
     for want in _wanted(tiles, mbarriers):
@@ -76,80 +66,6 @@ def plan_smem(tiles: Tiles, *, mbarriers: int, limit_bytes: int) -> Smem:
 def fits(smem: Smem) -> bool:
     """Whether a CTA can have this much: the struct with its tail padding is what is launched."""
     return smem.sizeof_bytes <= smem.limit_bytes
-
-
-def smem_faults(smem: Smem, tiles: Tiles, *, arch: str, asked: tuple[str, ...]) -> tuple[Diagnostic, ...]:
-    """A diagnostic with the terms of the sum where the map does not fit.
-
-    ``asked`` are the fields that the user set, and ``tiles`` what remains once ``auto`` has given way as far
-    as it may; each change that the help names is then enough by itself.
-    """
-    if fits(smem):
-        return ()
-    ways = _ways_to_less(smem, tiles, asked)
-    located = [field for field, _ in ways if field in asked] or list(asked)
-    fields = filter(None, (", ".join(asked[:-1]), *asked[-1:]))
-    to_auto = f"leave {' and '.join(fields)} to auto" if asked else "take smaller dims"
-    texts = " or ".join(text for _, text in ways)
-    return (
-        Diagnostic(
-            code="smem-overflow",
-            field=located[0] if located else "tile",
-            message=f"needs {smem.sizeof_bytes} B of shared memory, {arch} offers {smem.limit_bytes} B",
-            notes=(_terms(smem, tiles), _sizes(tiles)),
-            help=f"set {texts}, or {to_auto}" if ways else to_auto,
-        ),
-    )
-
-
-def _terms(smem: Smem, tiles: Tiles) -> str:
-    """The fields as terms whose sum is what is needed."""
-    times = {
-        "kv_smem": tiles.k_stages,
-        "v_smem": tiles.v_stages,
-        "v_raw_smem": tiles.v_raw_stages,
-        "k_scale_smem": tiles.k_stages,
-        "v_scale_smem": tiles.k_stages,
-        "mbar_base": smem.fields[-1].count,
-    }
-    terms = []
-    for field in smem.fields:
-        count = times.get(field.name, 1)
-        product = f"{count} x {field.size_bytes // count}" if count > 1 else str(field.size_bytes)
-        terms.append(f"{field.name} {product}")
-    padding = smem.sizeof_bytes - sum(field.size_bytes for field in smem.fields)
-    return " + ".join([*terms, f"padding {padding}"])
-
-
-def _sizes(tiles: Tiles) -> str:
-    raw = f", v_raw_stages {tiles.v_raw_stages}" if tiles.transposes_v else ""
-    return (
-        f"block_m {tiles.block_m}, block_n {tiles.block_n}, kv_stages {tiles.k_stages}, "
-        f"v_stages {tiles.v_stages}{raw}"
-    )
-
-
-def _ways_to_less(smem: Smem, tiles: Tiles, asked: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Fields that the user set, with the change of each that is enough by itself; the largest that fits."""
-
-    def fit(changed: Tiles) -> bool:
-        bars, limit = num_mbars(changed), smem.limit_bytes
-        return fits(plan_smem(changed, mbarriers=bars, limit_bytes=limit))
-
-    ways = []
-    for field, attribute in _SHRINKABLE:
-        if field not in asked:
-            continue
-        step, least = (tiles.block_n_step, SMALLEST_BLOCK_N) if attribute == "block_n" else (1, 1)
-        for value in range(getattr(tiles, attribute) - step, least - 1, -step):
-            if fit(replace(tiles, **{attribute: value})):
-                ways.append((field, f"{field}: {value}"))
-                break
-    fewer = replace(tiles, consumers=2, block_m=2 * WGMMA_ROWS)
-    rows = [field for field in ("tile.block_m", "schedule.consumers") if field in asked]
-    if rows and tiles.consumers > 2 and fit(fewer):
-        ways.append((rows[0], two_consumers(asked)))
-    return ways
 
 
 def _wanted(tiles: Tiles, mbarriers: int) -> list[_Wanted]:

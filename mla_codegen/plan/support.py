@@ -35,9 +35,8 @@ def _dtype_faults(spec: Spec) -> Iterator[Diagnostic]:
     if dtypes.qkv not in QKV:
         return  # what the other types and the scales may be depends on it
     yield from _must_be("dtypes.p", dtypes.p, "auto", dtypes.qkv)
-    if spec.arch in ARCHES:
-        # Only sm_100a converts a rope of e4m3 in shared memory.
-        yield from _must_be("dtypes.rope_mma", dtypes.rope_mma, dtypes.rope_gmem)
+    when = f"with dtypes.rope_gmem {dtypes.rope_gmem}"  # nothing here converts rope in shared memory
+    yield from _must_be("dtypes.rope_mma", dtypes.rope_mma, dtypes.rope_gmem, when=when)
     yield from _must_be("scales.rope_k", scales.rope_k, "none")
 
 
