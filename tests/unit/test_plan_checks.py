@@ -24,6 +24,8 @@ LIMITS = ARCHS["sm_90a"]
 BASE: dict[str, Any] = {"name": "k", "arch": "sm_90a", "dims": {"nope": 128, "rope": 64, "v": 128}}
 FP8 = BASE | {"dtypes": {"qkv": "e4m3"}, "scales": {"q": "token", "k": "token", "rope": "prescaled"}}
 BF16 = BASE | {"dtypes": {"qkv": "bf16"}}
+V_TOKEN = FP8 | {"scales": {"q": "token", "k": "token", "v": "token", "rope": "prescaled"}}
+DENSE = BF16 | {"layout": {"q": "dense", "kv": "dense"}}
 
 Change = Callable[[Variant], Variant]
 
@@ -40,6 +42,19 @@ def smem_field(name: str, **values: object) -> Change:
 
 def smem(**values: object) -> Change:
     return lambda v: replace(v, smem=replace(v.smem, **values))
+
+
+def without_field(name: str) -> Change:
+    def change(v: Variant) -> Variant:
+        kept = tuple(item for item in v.smem.fields if item.name != name)
+        assert len(kept) + 1 == len(v.smem.fields), f"there is no {name}"
+        return replace(v, smem=replace(v.smem, fields=kept))
+
+    return change
+
+
+def seed_constant(name: str, value: int) -> Change:
+    return lambda v: replace(v, smem=replace(v.smem, constants=swap(v.smem.constants, name, value=value)))
 
 
 def mbarrier(name: str, **values: object) -> Change:
@@ -110,6 +125,20 @@ FAULTS: list[tuple[dict[str, Any], Change, str]] = [
     # 64 x 2 / 8 vectors x 2048
     (FP8, constant("kMasterVectorBytes", "8"), "master vectors cover 32768 bytes, a consumer has 16384"),
     (FP8, constant("kMasterGroupBytes", "8192"), "master vectors cover 16384 bytes, a consumer has 8192"),
+    (FP8, seed_constant("q_bytes", 49153), "q_bytes is 49153, its field q_smem has 49152 bytes"),
+    (FP8, seed_constant("kv_bytes", 1024), "kv_bytes is 1024, its field kv_smem has 73728 bytes"),
+    (FP8, smem(sized_constants=()), "0 constants are compared with fields, 3 name one"),
+    (
+        FP8,
+        constant("kKScaleStageBytes", "256"),
+        "k_scale_smem has 1152 bytes, 3 stages of kKScaleStageBytes have 768",
+    ),
+    (
+        V_TOKEN,
+        constant("kVScaleStageBytes", "512"),  # logarithms without reciprocals
+        "v_scale_smem has 2048 bytes, 2 stages of kVScaleStageBytes have 1024",
+    ),
+    (FP8, without_field("k_scale_smem"), "k_scale_smem has 0 bytes, 3 stages of kKScaleStageBytes have 1152"),
     (FP8, launch(smem_bytes=222208), "the launch asks for 222208 bytes, the struct has 223232"),
     (FP8, mbarrier("k_empty", first_index=3), "k_empty starts at index 3, the one before it ends at 4"),
     (FP8, mbarrier("k_empty", arrivals=8), "k_empty expects 8 arrivals, 12 threads arrive"),
@@ -151,7 +180,17 @@ FAULTS: list[tuple[dict[str, Any], Change, str]] = [
     # 128 x (32 + 3 x 168) = 68608 of 512 x 128
     (FP8, role("consumer", registers=168), "the warpgroups take 68608 registers, the launch allocates 65536"),
     (FP8, role("load", registers=24), "warpgroup 0 has several register counts: [24, 32]"),
-    (FP8, tensor_map("k_nope_map", box=(128, 96)), "k_nope_map has a box of 2 dimensions and 3 axes"),
+    (
+        FP8,
+        tensor_map("k_nope_map", box=(128, 96)),
+        "k_nope_map has a box of 2 dimensions, 3 axes and 3 dims",
+    ),
+    (
+        DENSE,
+        tensor_map("v_map", axes=("depth", "tokens", "heads")),
+        "v_map has a box of 4 dimensions, 3 axes and 4 dims",
+    ),
+    (DENSE, tensor_map("k_rope_map", dims=(2, 1)), "k_rope_map has a box of 4 dimensions, 4 axes and 2 dims"),
     (
         FP8,
         tensor_map("k_nope_map", box=(128, 288, 1)),
@@ -178,7 +217,7 @@ def test_planted_faults_are_found(spec: dict[str, Any], change: Change, sentence
     assert sentence in broken(spec, change)
 
 
-@pytest.mark.parametrize("spec", [FP8, BF16], ids=["fp8", "bf16"])
+@pytest.mark.parametrize("spec", [FP8, BF16, V_TOKEN, DENSE], ids=["fp8", "bf16", "v_token", "dense"])
 def test_sound_plans_break_nothing(spec: dict[str, Any]) -> None:
     assert broken(spec, lambda variant: variant) == ()
 
@@ -263,28 +302,77 @@ def test_every_spec_gives_a_sound_plan_or_located_diagnostics(
         assert Plan.from_json(plan.to_json()) == plan
 
 
+SCALE = st.sampled_from(["none", "tensor", "head", "token", "token_head"])
+DIMS = st.integers(1, 16).map(lambda i: 16 * i)
+SIDE = st.sampled_from(["ragged", "dense"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    types=st.sampled_from(
+        [("e4m3", "bf16"), ("e4m3", "e4m3"), ("bf16", "bf16"), ("f16", "bf16"), ("f16", "f16")]
+    ),
+    out=st.sampled_from(["bf16", "f16", "f32"]),
+    dims=st.fixed_dictionaries({"nope": DIMS, "rope": st.just(0) | DIMS, "v": DIMS}),
+    scales=st.fixed_dictionaries({"q": SCALE, "k": SCALE, "v": SCALE}),
+    rope=st.sampled_from(["prescaled", "raw"]),
+    layout=st.fixed_dictionaries({"q": SIDE, "kv": SIDE, "v": st.sampled_from(["rows", "transposed"])}),
+    group=st.sampled_from([1, 3]),
+    lse=st.sampled_from(["none", "log2"]),
+    variant=st.sampled_from(["auto", "online"]),
+)
+def test_every_size_scale_and_layout_gives_a_sound_plan_or_says_what_does_not_fit(
+    types: tuple[str, str],
+    out: str,
+    dims: dict[str, int],
+    scales: dict[str, str],
+    rope: str,
+    layout: dict[str, str],
+    group: int,
+    lse: str,
+    variant: str,
+) -> None:
+    qkv, rope_type = types
+    scaled = qkv == "e4m3" and {scales["q"], scales["k"]} != {"none"} and dims["rope"] > 0
+    data = {
+        "name": "k",
+        "arch": "sm_90a",
+        "dtypes": {"qkv": qkv, "out": out} | ({"rope_gmem": rope_type} if dims["rope"] else {}),
+        "dims": dims,
+        "scales": (scales | ({"rope": rope} if scaled else {})) if qkv == "e4m3" else {},
+        "layout": layout if qkv == "e4m3" else layout | {"v": "rows"},
+        "heads": {"group": group},
+        "softmax": {"lse": lse, "variant": variant},
+    }
+    try:
+        plan = make_plan(Spec.from_mapping(data))
+    except SpecError as error:
+        # The one combination that is no spec: a rope divided by a scale of each head.
+        assert scaled and rope == "prescaled" and scales["k"] in ("head", "token_head"), str(error)
+        return
+    except PlanError as error:
+        assert {fault.code for fault in error.diagnostics} <= {"smem-overflow", "register-overflow"}
+        assert all(fault.help.endswith("take smaller dims") for fault in error.diagnostics)
+        assert sum(dims.values()) > 320, str(error)
+        return
+    assert broken_invariants(plan, LIMITS) == ()
+    assert Plan.from_json(plan.to_json()) == plan
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     qkv=st.sampled_from(["e4m3", "bf16", "f16"]),
-    arch=st.sampled_from(["sm_90a", "sm_100a", "sm_100f", "sm_103a"]),
-    dims=st.fixed_dictionaries(
-        {name: st.sampled_from([64, 128, 192, 256]) for name in ("nope", "rope", "v")}
-    ),
-    scale=st.sampled_from(["none", "tensor", "head", "token", "token_head"]),
-    rope=st.sampled_from(["prescaled", "raw"]),
+    arch=st.sampled_from(["sm_100a", "sm_100f", "sm_103a"]),
+    mask=st.sampled_from(["causal", {"window": [64, 0]}]),
     sizes=SIZES,
 )
 def test_unsupported_specs_are_refused_with_diagnostics(
-    qkv: str, arch: str, dims: dict[str, int], scale: str, rope: str, sizes: dict[str, Any]
+    qkv: str, arch: str, mask: object, sizes: dict[str, Any]
 ) -> None:
-    scales = {"q": scale, "k": scale, "rope": rope} if qkv == "e4m3" else {}
-    data = {"name": "k", "arch": arch, "dtypes": {"qkv": qkv}, "dims": dims, "scales": scales} | sizes
-    try:
-        plan = make_plan(Spec.from_mapping(data))
-    except SpecError:
-        return  # rope cannot be stored divided by a scale of each head
-    except PlanError as error:
-        assert all(fault.field and fault.help for fault in error.diagnostics)
-    else:
-        assert (plan.arch, dims) == ("sm_90a", {"nope": 128, "rope": 64, "v": 128})
-        assert broken_invariants(plan, LIMITS) == ()
+    data = BASE | {"arch": arch, "dtypes": {"qkv": qkv}} | sizes | {"mask": mask}
+    with pytest.raises(PlanError) as caught:
+        make_plan(Spec.from_mapping(data))
+    faults = {fault.field: fault for fault in caught.value.diagnostics}
+    assert all(fault.field and fault.help for fault in faults.values())
+    assert faults["arch"].help == "set arch: sm_90a"
+    assert ("mask" in faults) is (mask != "causal")

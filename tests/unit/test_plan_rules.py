@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -17,11 +17,12 @@ import pytest
 
 from mla_codegen.arch import ARCHS
 from mla_codegen.errors import PlanError
-from mla_codegen.plan import Plan, make_plan
+from mla_codegen.plan import Plan, builder, make_plan, roles, smem
 from mla_codegen.plan.checks import broken_invariants
+from mla_codegen.plan.model import Smem
 from mla_codegen.plan.roles import split_registers
 from mla_codegen.plan.smem import fits
-from mla_codegen.plan.tiles import resolve_tiles, smaller
+from mla_codegen.plan.tiles import Tiles, resolve_tiles
 from mla_codegen.spec import Spec
 from mla_codegen.spec_loader import load_spec, loads_specs
 
@@ -101,6 +102,16 @@ AUTO = [
     (FP8, {"v_stages": 6}, (64, 3, 6, 2)),
     # 64 keys: 3 x 2 + 8 + 2 = 16
     (FP8, {"v_stages": 8}, (64, 3, 8, 2)),
+    # 64 keys: 7 x 2 + 2 + 1 = 17 of 16 at the least. Two consumers: 128 keys: 17 of 10; 96 keys: 17 of
+    # 13; 64 keys: 7 x 2 + 3 + 2 = 19 of 20
+    (FP8, {"kv_stages": 7}, (64, 7, 3, 2)),
+    # 64 keys, one-stage rings of V: 7 x 2 + 1 + 1 = 16
+    (FP8, {"kv_stages": 7, "consumers": 3}, (64, 7, 1, 1)),
+    # 4 x 2 + 2 + 1 = 11 of 10; two consumers: 4 x 2 + 3 + 2 = 13 of 13
+    (FP8, {"block_n": 96, "kv_stages": 4}, (96, 4, 3, 2)),
+    # Two consumers, 64 keys, one-stage rings of V: 9 x 2 + 1 + 1 = 20, and 65536 + 20 x 8192 + 512 + 9 x 256
+    # + 23 x 8 = 232376
+    (FP8, {"kv_stages": 9}, (64, 9, 1, 1)),
     # 3 x 2 + 3 + 3 = 12 of 10; V gives way before K: 11, then 9
     (FP8, {"v_raw_stages": 3}, (96, 2, 2, 3)),
     # 2 x 2 + 2 + 6 = 12 at the least; 64 keys: 3 x 2 + 3 + 6 = 15
@@ -146,34 +157,64 @@ def test_a_map_may_take_all_there_is_but_not_a_byte_more() -> None:
     assert not fits(dataclasses.replace(smem, sizeof_bytes=SMEM_BYTES + 1))
 
 
-def steps(spec: Spec) -> Iterator[tuple[int, ...]]:
-    """The sizes in the order in which `auto` gives way: block_n, K, V, raw V."""
-    tiles = resolve_tiles(spec)[0]
-    while tiles is not None:
-        yield (tiles.block_n, tiles.k_stages, tiles.v_stages, tiles.v_raw_stages)
-        tiles = smaller(spec, tiles)
+Step = tuple[int, int, int, int, int]
+"""Consumers, block_n, stages of K, of V and of raw V."""
 
 
-def test_fp8_gives_way_in_the_documented_order() -> None:
-    assert list(steps(spec_of(FP8))) == [
-        (96, 3, 3, 2),
-        (96, 3, 2, 2),
-        (96, 2, 2, 2),
-        (96, 2, 2, 1),
-        (64, 3, 3, 2),
-        (64, 3, 2, 2),
-        (64, 2, 2, 2),
-        (64, 2, 2, 1),
-    ]
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]]:
+    """The sizes in the order in which `auto` gives way, while what `refuses` says does not fit."""
+
+    def taken(spec: Spec, refuses: str) -> list[Step]:
+        seen: list[Tiles] = []
+        plan_smem = smem.plan_smem
+
+        def noted(tiles: Tiles, *, mbarriers: int, limit_bytes: int) -> Smem:
+            seen.append(tiles)
+            return plan_smem(tiles, mbarriers=mbarriers, limit_bytes=limit_bytes)
+
+        monkeypatch.setattr(smem, "plan_smem", noted)
+        monkeypatch.setattr(smem, "fits", lambda memory: refuses != "memory")
+        monkeypatch.setattr(roles, "registers_fit", lambda tiles, limits: refuses != "registers")
+        builder._fit(spec, resolve_tiles(spec)[0], ARCHS["sm_90a"])
+        return [
+            (tiles.consumers, tiles.block_n, tiles.k_stages, tiles.v_stages, tiles.v_raw_stages)
+            for tiles in seen
+        ]
+
+    return taken
 
 
-def test_bf16_gives_way_in_the_documented_order() -> None:
-    assert list(steps(spec_of(BF16))) == [(n, 2, 2, 0) for n in (128, 112, 96, 80, 64)]
+FP8_RINGS = [(3, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1)]
 
 
-def test_what_the_user_set_never_gives_way() -> None:
+def test_fp8_gives_way_in_the_documented_order(steps: Callable[..., list[Step]]) -> None:
+    widths = [(3, 96), (3, 64), (2, 128), (2, 96), (2, 64)]
+    expected = [(*width, *rings) for width in widths for rings in FP8_RINGS]
+    last = [(2, 64, 2, 1, 1), (2, 64, 1, 1, 1)]
+    assert steps(spec_of(FP8), "memory") == [*expected, *last]
+
+
+def test_bf16_gives_way_in_the_documented_order(steps: Callable[..., list[Step]]) -> None:
+    expected = [(2, n, 2, 2, 0) for n in (128, 112, 96, 80, 64)]
+    assert steps(spec_of(BF16), "memory") == [*expected, (2, 64, 2, 1, 0), (2, 64, 1, 1, 0)]
+
+
+def test_registers_make_blocks_narrower_and_leave_the_rings_alone(steps: Callable[..., list[Step]]) -> None:
+    widths = [(3, 96), (3, 64), (2, 128), (2, 96), (2, 64)]
+    assert steps(spec_of(FP8), "registers") == [(*width, 3, 3, 2) for width in widths]
+    assert steps(spec_of(FP8, block_m=192), "registers") == [(*width, 3, 3, 2) for width in widths[:2]]
+    assert steps(spec_of(FP8, block_n=64), "registers") == [(3, 64, 3, 3, 2), (2, 64, 3, 3, 2)]
+    assert steps(spec_of(BF16), "registers") == [(2, n, 2, 2, 0) for n in (128, 112, 96, 80, 64)]
+
+
+def test_what_the_user_set_never_gives_way(steps: Callable[..., list[Step]]) -> None:
     asked = spec_of(FP8, block_n=96, kv_stages=7, v_raw_stages=3)
-    assert list(steps(asked)) == [(96, 7, 3, 3), (96, 7, 2, 3)]
+    expected = [(consumers, 96, 7, v, 3) for consumers in (3, 2) for v in (3, 2)]
+    assert steps(asked, "memory") == [*expected, (2, 96, 7, 1, 3)]
+    asked = spec_of(FP8, consumers=3, block_n=96, v_stages=4)
+    rings = [(3, 4, 2), (2, 4, 2), (2, 4, 1), (1, 4, 1)]
+    assert steps(asked, "memory") == [(3, 96, *ring) for ring in rings]
 
 
 AXES: dict[str, tuple[object, ...]] = {
@@ -415,13 +456,15 @@ LEGAL = [
 ]
 ILLEGAL = [
     (FP8, {"consumers": 3, "block_n": 128}, ["register-overflow"]),  # 64 + 64 + 16 + 36 = 180
-    # 96 + 64 + 24 + 52 = 236 of 232; Q and master 65536 + 2 x 49152 + 2 x 24576 + 24576 = 237568 bytes
-    (FP8, {"consumers": 2, "block_n": 192}, ["register-overflow", "smem-overflow"]),
-    # One stage of K less: 188416 bytes, which fit
-    (FP8, {"consumers": 2, "block_n": 192, "kv_stages": 1}, ["register-overflow"]),
+    # 96 + 64 + 24 + 52 = 236 of 232; rings of one stage fit: Q and master 65536 + 49152 + 24576 + 24576
+    (FP8, {"consumers": 2, "block_n": 192}, ["register-overflow"]),
+    # Q and master 65536 + 3 x 49152 + 24576 + 24576 = 262144 bytes
+    (FP8, {"consumers": 2, "block_n": 192, "kv_stages": 3}, ["register-overflow", "smem-overflow"]),
     (BF16, {"consumers": 3, "block_n": 96}, ["register-overflow"]),  # 48 + 64 + 24 + 36 = 172
-    # 96 + 64 + 48 + 52 = 260 of 240; 49152 + 2 x 73728 + 2 x 49152 bytes
-    (BF16, {"block_n": 192}, ["register-overflow", "smem-overflow"]),
+    # 96 + 64 + 48 + 52 = 260 of 240; rings of one stage fit: 49152 + 73728 + 49152
+    (BF16, {"block_n": 192}, ["register-overflow"]),
+    # 49152 + 2 x 73728 + 49152 = 245760 bytes
+    (BF16, {"block_n": 192, "kv_stages": 2}, ["register-overflow", "smem-overflow"]),
     (FP8, {"block_n": 80}, ["bad-tile"]),  # no multiple of 32
     (FP8, {"block_n": 32}, ["bad-tile"]),
     (FP8, {"block_n": 288}, ["bad-tile"]),
@@ -434,8 +477,10 @@ ILLEGAL = [
     (FP8, {"consumers": 2, "block_m": 192}, ["bad-consumers"]),
     (FP8, {"consumers": 3, "block_m": 128}, ["bad-consumers"]),
     (BF16, {"v_raw_stages": 2}, ["no-raw-v"]),
-    (FP8, {"kv_stages": 7}, ["smem-overflow"]),  # 64 keys: 7 x 2 + 2 + 1 = 17 of 16
-    (FP8, {"block_n": 96, "kv_stages": 4}, ["smem-overflow"]),  # 4 x 2 + 2 + 1 = 11 of 10
+    (FP8, {"consumers": 3, "kv_stages": 8}, ["smem-overflow"]),  # 64 keys: 8 x 2 + 1 + 1 = 18 of 16
+    (FP8, {"kv_stages": 10}, ["smem-overflow"]),  # two consumers, 64 keys: 10 x 2 + 1 + 1 = 22 of 20
+    # Two consumers: 6 x 2 + 1 + 1 = 14 of 13
+    (FP8, {"block_n": 96, "kv_stages": 6}, ["smem-overflow"]),
     (BF16, {"kv_stages": 8}, ["smem-overflow"]),  # 64 keys: 49152 + 8 x 24576 = 245760
     (BF16, {"variant": "lazy"}, ["unsupported"]),
     (BF16, {"flush_blocks": 12}, ["unsupported"]),
