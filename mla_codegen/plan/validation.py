@@ -12,6 +12,9 @@ _EVERYWHERE = ("ptxas", "emulator")
 _HARDWARE_SCALES = {"e4m3": ("token", "token", "none", "prescaled"), "bf16": ("none", "none", "none", None)}
 """Scales of q, k and v and the convention of rope that have been run on a GPU, by the type of qkv."""
 
+_HARDWARE_DIMS = (128, 64, 128)
+"""Widths of nope, rope and v that have been run on a GPU; layouts are ragged, with V in rows."""
+
 _TUNED = (
     "tile.block_m",
     "tile.block_n",
@@ -31,11 +34,13 @@ def validated(spec: Spec) -> tuple[str, ...]:
 
 
 def _ran_on_hardware(spec: Spec) -> bool:
-    dtypes, scales = spec.dtypes, spec.scales
+    dtypes, dims, scales, layout = spec.dtypes, spec.dims, spec.scales, spec.layout
     return (
         spec.arch == "sm_90a"
         and (dtypes.rope_gmem, dtypes.rope_mma) == ("bf16", "bf16")
         and dtypes.out in ("bf16", "f32")
+        and (dims.nope, dims.rope, dims.v) == _HARDWARE_DIMS
+        and (layout.q, layout.kv, layout.v) == ("ragged", "ragged", "rows")
         and (scales.q, scales.k, scales.v, scales.rope) == _HARDWARE_SCALES.get(dtypes.qkv)
         and (spec.heads.q, spec.heads.group) == ("any", 1)
         and spec.softmax.lse == "none"
