@@ -217,19 +217,27 @@ def _seed_constants(tiles: Tiles) -> tuple[SeedConstant, ...]:
     q_rope = tiles.block_m * tiles.rope_row.row_bytes
     k_nope = tiles.k_nope_tile_bytes * tiles.k_stages
     k_rope = (tiles.k_stage_bytes - tiles.k_nope_tile_bytes) * tiles.k_stages
-    nope_row = _row_formula(
+    nope = _padded_formula(
         "nope_depth * sizeof(qkv)", tiles.nope_depth * tiles.qkv_bytes, tiles.nope.row_bytes
     )
-    rope_row = _row_formula(
+    rope = _padded_formula(
         "rope_depth * sizeof(rope)", tiles.rope_depth * tiles.rope_bytes, tiles.rope_row.row_bytes
     )
+    k_nope_tile = _padded_formula(
+        f"BN * {nope}", tiles.block_n * tiles.nope.row_bytes, tiles.k_nope_tile_bytes
+    )
+    k_rope_tile = _padded_formula(
+        f"BN * {rope}",
+        tiles.block_n * tiles.rope_row.row_bytes,
+        tiles.k_stage_bytes - tiles.k_nope_tile_bytes,
+    )
     rows: list[tuple[str, int, str, str | None]] = [
-        ("q_nope_bytes", q_nope, f"BM * {nope_row}", None),
-        ("q_rope_bytes", q_rope, f"BM * {rope_row}", None),
+        ("q_nope_bytes", q_nope, f"BM * {nope}", None),
+        ("q_rope_bytes", q_rope, f"BM * {rope}", None),
         ("q_bytes", q_nope + q_rope, "q_nope_bytes + q_rope_bytes", "q_smem"),
         ("num_kv_stages", tiles.k_stages, "stages of the K ring", None),
-        ("kv_nope_bytes", k_nope, f"BN * {nope_row} * num_kv_stages, no V", None),
-        ("kv_rope_bytes", k_rope, f"BN * {rope_row} * num_kv_stages", None),
+        ("kv_nope_bytes", k_nope, f"{k_nope_tile} * num_kv_stages, no V", None),
+        ("kv_rope_bytes", k_rope, f"{k_rope_tile} * num_kv_stages", None),
         ("kv_bytes", k_nope + k_rope, "kv_nope_bytes + kv_rope_bytes", "kv_smem"),
     ]
     if tiles.scales_rows:
@@ -243,5 +251,5 @@ def _seed_constants(tiles: Tiles) -> tuple[SeedConstant, ...]:
     )
 
 
-def _row_formula(formula: str, row_bytes: int, padded_bytes: int) -> str:
-    return formula if row_bytes == padded_bytes else f"padded({formula})"
+def _padded_formula(formula: str, plain_bytes: int, padded_bytes: int) -> str:
+    return formula if plain_bytes == padded_bytes else f"padded({formula})"

@@ -238,13 +238,15 @@ COMMON = {
     "kLoadArrivals": "1",
     "kRopeChunks": "1",  # 64 x 2 bytes are one 128-byte chunk
     "kRopeChunkElems": "64",
-    "kNopeChunkSteps": "4",  # 128 bytes / 32 bytes of one step
-    "kRopeChunkSteps": "4",
-    "kConsumerRowBytes": "8192",  # 64 x 128
+    "kNopeWidth": "128",  # 128 one-byte elements, or 64 two-byte ones of 128
+    "kRopeWidth": "128",
+    "kNopeSwizzleMode": "1",  # 128 bytes
+    "kRopeSwizzleMode": "1",
+    "kVWidth": "128",
+    "kNopeConsumerBytes": "8192",  # 64 x 128
+    "kRopeConsumerBytes": "8192",
     "kOutputRegs": "64",  # 64 x 128 / 128 threads
     "kKStepBytes": "32",
-    "kSwizzleAtomBytes": "1024",  # 8 x 128
-    "kSwizzle128B": "1",
     "kSmallestFactor": "0x1.0000000000000p-100f",
     "kGridYLimit": "65535",
 }
@@ -271,6 +273,8 @@ FP8_CONSTANTS = COMMON | {
     "kKNopeChunkBytes": "12288",  # 96 x 128
     "kKRopeChunkBytes": "12288",
     "kVChunkBytes": "12288",
+    "kVChunkUnits": "8",  # 128 / 16
+    "kVRawStageBytes": "12288",
     "kKStageBytes": "24576",  # 96 x 256
     "kKRopeOffset": "12288",  # 96 x 128
     "kVStageBytes": "12288",  # 96 x 128
@@ -324,6 +328,7 @@ BF16_CONSTANTS = COMMON | {
     "kPvSteps": "8",  # 128 keys / 16
     "kPvStepBytes": "2048",  # 16 keys x 128
     "kVRowUnits": "8",  # 128 / 16
+    "kVSwizzleMode": "1",
     "kLiftLog2": "0x0.0p+0f",
 }
 
@@ -464,8 +469,11 @@ def test_features_are_those_of_the_spec(name: str) -> None:
     features, fp8 = variant(name).features, name in FP8
     assert features.carries_scales is fp8
     assert (features.scales_rows, features.scales_columns) == (fp8, fp8)  # a scale per token of q and k
-    assert not features.q_scale_per_head
-    assert (features.folds_k_scale, features.scales_output) == (False, False)
+    assert variant(name).placed_scales == ()  # the first scale of the call is the first of every head
+    assert (features.folds_k_scale, features.scales_output, features.scales_p) == (False, False, False)
+    assert (features.has_rope, features.raw_rope, features.scales_scores) == (True, False, fp8)
+    assert (features.q_dense, features.kv_dense, features.counts_sequences) == (False, False, False)
+    assert (features.whole_output_groups, features.half_output_group) == (True, False)
     assert features.groups_heads is False
     assert features.writes_lse is False
     assert features.f32_output is ("full" in name)
