@@ -38,12 +38,12 @@ dims: {nope: 128, rope: 64, v: 128}
 WRONG: dict[str, str] = {
     "smem_one_field": FP8 + "pipeline:\n  kv_stages: 32\n",
     "smem_two_fields": FP8 + "tile: {block_n: 96}\npipeline: {kv_stages: 12}\n",
-    "smem_block_n": BF16 + "tile:\n  block_n: 160\n",
+    "smem_block_n": BF16 + "tile:\n  block_n: 160\npipeline: {kv_stages: 2, v_stages: 2}\n",
     "smem_three_consumers": BF16 + "schedule: {consumers: 3}\npipeline: {v_stages: 9, kv_stages: 1}\n",
     "smem_everything": FP8
     + "tile: {block_m: 192, block_n: 96}\npipeline: {kv_stages: 9, v_stages: 19, v_raw_stages: 19}\n"
     + "schedule: {consumers: 3}\n",
-    "registers": FP8 + "tile: {block_n: 128}\n",
+    "registers": FP8 + "tile: {block_n: 128}\nschedule: {consumers: 3}\n",
     "registers_rows": BF16 + "tile: {block_m: 192, block_n: 96}\nschedule: {consumers: 3}\n",
     "registers_two_consumers": FP8
     + "tile: {block_n: 192}\nschedule: {consumers: 2}\npipeline: {kv_stages: 1}\n",
@@ -53,16 +53,14 @@ WRONG: dict[str, str] = {
     "consumers_conflict": BF16 + "tile: {block_m: 192}\nschedule: {consumers: 2}\n",
     "no_raw_v": BF16 + "pipeline: {v_raw_stages: 2}\n",
     "other_arch": FP8.replace("sm_90a", "sm_100a") + "tile: {block_n: 80}\n",
-    "rope_e4m3": FP8.replace("{qkv: e4m3}", "{qkv: e4m3, rope_gmem: e4m3}"),
+    "rope_mma": FP8.replace("{qkv: e4m3}", "{qkv: e4m3, rope_gmem: e4m3, rope_mma: bf16}"),
     "f16_p_bf16": BF16.replace("{qkv: bf16}", "{qkv: f16, p: bf16}"),
-    "raw_rope": FP8.replace("k: token, rope: prescaled", "k: token_head, rope: raw"),
-    "v_scale_token": FP8.replace("k: token,", "k: token, v: token,"),
     "one_unsupported_and_one_wrong": FP8 + "mask: {window: [128, 0]}\ntile: {block_n: 80}\n",
     "all_unsupported": """\
 name: k
 arch: sm_103a
 dtypes: {qkv: e4m3, p: bf16, rope_gmem: e4m3, rope_mma: bf16, out: f16}
-dims: {nope: 192, rope: 32, v: 256}
+dims: {nope: 192, rope: 32, v: 192}
 heads: {q: 128, group: 8}
 scales: {q: tensor, k: head, v: token, rope: raw, rope_k: token}
 mask: {prefix_lm: true}
@@ -76,8 +74,15 @@ schedule: {order: free, transpose_warps: 4, persistent: true, longest_first: fal
     "16_bit_lazy_and_flush": BF16 + "softmax: {variant: lazy}\naccumulation:\n  flush_blocks: 12\n",
     "order_fp8": FP8 + "schedule: {order: ping_pong}\n",
     "order_16_bit": BF16 + "schedule:\n  order: turns\n",
-    "smem_master": FP8 + "schedule: {consumers: 2}\npipeline: {v_stages: 7}\ntile: {block_n: 128}\n",
-    "transposed_v": FP8 + "layout: {v: transposed}\n",
+    "smem_master": FP8 + "schedule: {consumers: 2}\npipeline: {v_stages: 8}\ntile: {block_n: 128}\n",
+    "smem_dims": FP8.replace("128, rope: 64, v: 128", "256, rope: 256, v: 256"),
+    "smem_dims_and_stages": FP8.replace("128, rope: 64, v: 128", "256, rope: 256, v: 256")
+    + "pipeline: {kv_stages: 2}\n",
+    "registers_dims": BF16.replace("128, rope: 64, v: 128", "256, rope: 256, v: 256"),
+    "registers_wide_v": FP8.replace("v: 128", "v: 256") + "schedule: {consumers: 3}\n",
+    "registers_v_scale": FP8.replace("v: 128", "v: 256").replace("k: token,", "k: token, v: token,"),
+    "transposed_raw_v": FP8 + "layout: {v: transposed}\npipeline:\n  v_raw_stages: 2\n",
+    "transposed_warps": FP8 + "layout: {v: transposed}\nschedule: {transpose_warps: 3}\n",
 }
 
 
@@ -152,16 +157,9 @@ def test_every_fault_is_reported_at_once() -> None:
     assert fields == {
         "arch",
         "dtypes.p",
-        "dtypes.rope_gmem",
-        "dims.nope",
-        "dims.rope",
-        "dims.v",
-        "scales.k",
-        "scales.v",
-        "scales.rope",
+        "dtypes.rope_mma",
         "scales.rope_k",
         "mask",
-        "layout.q",
         "layout.kv",
         "layout.rope",
         "pipeline.qk_stages",
@@ -189,16 +187,23 @@ def test_the_terms_add_up_to_what_is_needed() -> None:
         assert sum(count * size for count, size in terms) == needed > there == 232448
 
 
+SMALLER_DIMS = {"dims.nope": 64, "dims.rope": 64, "dims.v": 64}
+
+
 def ways_out(fault: Diagnostic) -> list[dict[str, object]]:
-    """The changes that a help offers, each as field -> value."""
-    text = fault.help.removeprefix("set ")
-    text, _, fields = text.rpartition("leave ")
+    """The changes that a help offers, each as field -> value: `set A or B, or LAST`, or LAST alone."""
+    settings, _, last = fault.help.rpartition(", or ")
+    if not fault.help.startswith("set "):
+        settings, last = "", fault.help
     ways: list[dict[str, object]] = []
-    for way in filter(None, text.removesuffix(", or ").split(" or ")):
-        settings = [setting.split(": ") for setting in way.split(" with ")]
-        ways.append({field: int(value) for field, value in settings})
-    ways.append(dict.fromkeys(re.split(", | and ", fields.removesuffix(" to auto")), "auto"))
-    return ways
+    for way in filter(None, settings.removeprefix("set ").split(" or ")):
+        pairs = [setting.split(": ") for setting in way.split(" with ")]
+        ways.append({field: int(value) if value.isdigit() else value for field, value in pairs})
+    if last == "take smaller dims":
+        return [*ways, SMALLER_DIMS]
+    fields = last.removeprefix("leave ").removesuffix(" to auto")
+    assert f"leave {fields} to auto" == last
+    return [*ways, dict.fromkeys(re.split(", | and ", fields), "auto")]
 
 
 def changed(spec: Spec, change: dict[str, object]) -> Spec:
@@ -210,7 +215,8 @@ def changed(spec: Spec, change: dict[str, object]) -> Spec:
 
 
 ALONE = ("smem_one_field", "smem_two_fields", "smem_block_n", "smem_three_consumers", "smem_everything")
-ALONE += ("smem_master", "registers", "registers_rows", "registers_two_consumers")
+ALONE += ("smem_master", "smem_dims", "smem_dims_and_stages", "registers", "registers_rows")
+ALONE += ("registers_two_consumers", "registers_dims", "registers_wide_v", "registers_v_scale")
 
 
 @pytest.mark.parametrize("case", ALONE)
@@ -223,12 +229,27 @@ def test_each_way_out_leads_to_a_plan(case: str) -> None:
 
 def test_ways_out_are_the_nearest_ones() -> None:
     (fault,) = diagnostics(WRONG["smem_two_fields"])
-    # Q and master 2 x 49152 + kv x 24576 + 2 x 12288 + 12288: 3 stages are 208896, 4 are 233472.
-    assert ways_out(fault)[0] == {"pipeline.kv_stages": 3}
+    # Two consumers, one-stage rings of V: 65536 + kv x 24576 + 2 x 12288: 5 stages are 212992, 6 are 237568.
+    assert ways_out(fault)[0] == {"pipeline.kv_stages": 5}
     (fault,) = diagnostics(WRONG["smem_master"])
-    # Q and master 2 x 32768 + 2 x 32768 + v x 16384 + 16384: 5 stages are 229376 and 6 are 245760. With 7 of
-    # them, 96 keys: 65536 + 2 x 24576 + 7 x 12288 + 12288 = 212992.
-    assert ways_out(fault)[:2] == [{"pipeline.v_stages": 5}, {"tile.block_n": 96}]
+    # Q and master 2 x 32768 + 32768 + v x 16384 + 16384: 7 stages are 229376, 8 are 245760. With 8 of them,
+    # 96 keys: 65536 + 24576 + 8 x 12288 + 12288 = 200704.
+    assert ways_out(fault)[:2] == [{"pipeline.v_stages": 7}, {"tile.block_n": 96}]
+
+
+def test_what_cannot_fit_at_all_has_ways_out_beyond_the_sizes_of_tiles() -> None:
+    """Where no tile is small enough, leaving a field to auto is no way out, and is not offered."""
+    # V that comes transposed needs no ring of raw V: 246784 - 16384 - 2 barriers.
+    for case in ("smem_dims", "smem_dims_and_stages"):
+        (fault,) = diagnostics(WRONG[case])
+        assert fault.help.endswith("take smaller dims")
+    assert ways_out(diagnostics(WRONG["smem_dims"])[0])[0] == {"layout.v": "transposed"}
+    (fault,) = diagnostics(WRONG["registers_dims"])
+    # S 32 + O 128 + P 16 + 52 + 8 x (32 steps of Q*K - 24) = 292
+    assert (fault.help, "needs 292 registers" in fault.message) == ("take smaller dims", True)
+    (fault,) = diagnostics(WRONG["registers_v_scale"])
+    # S 32 + O 128 + P 8 + 52 + 12 for O with a master + 8 for the lazy softmax = 240 of 232
+    assert ways_out(fault)[0] == {"softmax.variant": "online"}
 
 
 AXES = {
@@ -239,7 +260,19 @@ AXES = {
 }
 
 
-@pytest.mark.parametrize("text", [FP8, BF16], ids=["fp8", "bf16"])
+WIDE = {
+    "v_256": "128, rope: 64, v: 256",
+    "glm": "192, rope: 64, v: 256",
+    "all_256": "256, rope: 256, v: 256",
+}
+TEXTS = {"fp8": FP8, "bf16": BF16} | {
+    f"{name}_{dims}": text.replace("128, rope: 64, v: 128", numbers)
+    for name, text in (("fp8", FP8), ("bf16", BF16))
+    for dims, numbers in WIDE.items()
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_ways_out_work_wherever_one_thing_is_wrong(text: str) -> None:
     (spec,) = loads_specs(text, path="specs/k.yaml")
     tried = 0
@@ -251,9 +284,17 @@ def test_ways_out_work_wherever_one_thing_is_wrong(text: str) -> None:
             if len(error.diagnostics) > 1:
                 continue
             for way in ways_out(error.diagnostics[0]):
-                make_plan(changed(asked, way))
+                leads_to_a_plan(changed(asked, way), way)
                 tried += 1
-    assert tried > 100
+    assert tried > 10
+
+
+def leads_to_a_plan(spec: Spec, way: dict[str, object]) -> None:
+    """Smaller dims are for the user to choose: with sizes that the user set, 64 may be too many still."""
+    try:
+        make_plan(spec)
+    except PlanError:
+        assert way == SMALLER_DIMS
 
 
 def test_following_all_advice_about_unsupported_fields_gives_a_plan() -> None:

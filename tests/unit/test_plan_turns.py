@@ -22,7 +22,13 @@ from mla_codegen.spec import Spec
 BASE: dict[str, object] = {"name": "k", "arch": "sm_90a", "dims": {"nope": 128, "rope": 64, "v": 128}}
 FP8 = BASE | {"dtypes": {"qkv": "e4m3"}, "scales": {"q": "token", "k": "token", "rope": "prescaled"}}
 BF16 = BASE | {"dtypes": {"qkv": "bf16"}}
-ORDERS = {"turns": FP8, "ping_pong": BF16}
+V_SCALED = FP8 | {"scales": {"q": "token", "k": "tensor", "v": "token", "rope": "raw"}}
+ORDERS = {
+    "turns": FP8,
+    "ping_pong": BF16,
+    "turns_v_scaled": V_SCALED,  # releases K once softmax has read the scales of V
+    "turns_v_transposed": FP8 | {"layout": {"v": "transposed"}},  # V comes from the load warp, and has a tail
+}
 WARPS = 4
 """Of a consumer warpgroup; one lane of each releases a slot."""
 
@@ -30,6 +36,10 @@ WARPS = 4
 @functools.cache
 def plan(order: str, consumers: int = 2) -> Plan:
     return make_plan(Spec.from_mapping(ORDERS[order] | {"schedule": {"consumers": consumers}}))
+
+
+def clears_v_tail(order: str) -> bool:
+    return plan(order).variants[0].features.clears_v_tail
 
 
 @functools.cache
@@ -69,8 +79,8 @@ class Event:
 
 CONDITIONS = r"if\((has_turn|block>0|has_tail\(tile\))\)(?:\{([^{}]*)\}|([^;{}]*;))"
 CALLS = (
-    r"(?P<wait>mbarrier_wait)\((?P<full>\w+)\(|(?P<turn>bar_sync)\(turn_barrier\(consumer\)"
-    r"|(?P<pass>pass_turn)\(consumer,block\b|(?P<release>release_slot)\((?P<empty>\w+)\("
+    r"(?P<wait>mbarrier_wait)\((?P<full>\w+)\(|(?P<turn>bar_sync)\(turn_barrier\((?:consumer|self\.index)\)"
+    r"|(?P<pass>pass_turn)\((?:consumer|self\.index),block\b|(?P<release>release_slot)\((?P<empty>\w+)\("
     r"|(?P<use>issue_(?:qk|pv))\(|\b(?P<ring>[kv])\.(?P<advance>advance)\(\)|(?P<scores>finish_scores)<"
 )
 
@@ -212,7 +222,7 @@ class Cta:
         self.taken: list[tuple[int, int]] = []
         """Block and consumer of each turn, in time."""
         self.raw: list[int] = []
-        self.has_tail = order == "ping_pong"
+        self.has_tail = clears_v_tail(order)
         self.tail_cleared = Mbarrier(1)
 
     def run(self, seed: int) -> None:
@@ -415,16 +425,17 @@ def test_what_the_model_takes_for_granted(order: str) -> None:
     passes, last = function(order, "pass_turn"), "if (block > 0 || consumer + 1 < kNumConsumers)"
     following = "consumer + 1 < kNumConsumers ? consumer + 1 : 0"
     assert holds(passes, last, f"bar_arrive(turn_barrier({following}), kTurnThreads")
+    assert "self.index=consumer;" in consumer
     # The loops: skipped blocks, the last visible one, masked ones, the others.
     for ring in ("kKStages> k{0, 0};", "kVStages> v{0, 0};"):
         assert glued(f"PipelineState<{ring}") in consumer
     loop = "i32 block = tile.num_blocks - 1; for (; block >= blocks.visible; --block)"
-    assert holds(consumer, loop, "skip_block(k, v, block, block + 1 < tile.num_blocks, consumer,")
+    assert holds(consumer, loop, "skip_block(k, v, self, block, block + 1 < tile.num_blocks)")
     assert holds(consumer, "if (block >= 0)", "const bool has_turn = block + 1 < tile.num_blocks;")
     assert consumer.index("skip_block(") < consumer.index("if(block>=0)") < consumer.index("for(--block;")
     assert holds(consumer, "for (--block; block >= blocks.unmasked; --block)", "kv_step<true>(")
     tail = holds(consumer, "if (has_tail(tile))", "mbarrier_wait(v_tail_cleared(), 0);")
-    assert tail is (order == "ping_pong") is ("v_tail_cleared" in consumer)
+    assert tail is clears_v_tail(order) is ("v_tail_cleared" in consumer)
     assert not tail or consumer.index("v_tail_cleared") < consumer.index("for(--block;")
     # The producer loads every block of the CTA, whoever sees it.
     loads = function(order, "load_warp")
@@ -438,6 +449,8 @@ def test_the_script_of_a_consumer_is_read_whole() -> None:
         told = script(order)
         assert [event.does for event in told.skip].count("wait") == 2
         assert {event.only_if for event in told.skip} == {"", "has_turn"}
+        releases = [item.does for item in events(order, function(order, "finish_scores"))]
+        assert releases == ["release"]
         for part in (told.skip, told.first, told.step):
             assert [event.does for event in part].count("turn") == 1
             assert [event.does for event in part].count("pass") == 1
