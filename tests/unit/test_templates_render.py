@@ -206,7 +206,9 @@ STEPS = {
     *("pack_p", "rescale_output", "flush_output", "clear_master", "add_master", "online_softmax"),
     *("lazy_softmax", "vote_any", "finish_scores", "kv_step", "skip_block", "find_work", "store_empty_rows"),
     *("role_of", "setmaxnreg_inc", "setmaxnreg_dec", "load_warp", "transpose_warp", "tail_warp"),
-    *("consumer_warpgroup", "prefetch_tensormap", "fence_mbarrier_init"),
+    *("consumer_warpgroup", "prefetch_tensormap", "fence_mbarrier_init", "add_rope", "fold_v_scales"),
+    *("sum_without_v_scales", "store_v_scales", "keep_valid_bytes", "ld_shared_v4_u32"),
+    *("cp_async_bulk_tensor_3d", "cp_async_bulk_tensor_4d"),
 }
 """What others can notice, and the parts of the work: their order is what these tests hold fast."""
 
@@ -666,6 +668,104 @@ def test_each_part_takes_its_steps_in_order(name: str) -> None:
     lazy = FP8_LAZY_FLOWS if name in LAZY_NAMES else FP8_ONLINE_FLOWS
     for called, steps in (lazy if name in FP8_NAMES else BF16_FLOWS).items():
         assert flow(function(name, called)) == list(steps), called
+
+
+FOLDED = ("fold_v_scales", "mask_scores", "online_softmax<false>", "lazy_softmax", "release k_empty")
+CLEARED_TAIL = (
+    *("wait v_full", "ld_shared_v4_u32", "keep_valid_bytes", "st_shared_v4_u32"),
+    *("fence_proxy_async_shared", "warp_sync", "arrive v_tail_cleared"),
+)
+# What the wider forms do in another order or beside the rest; K is released once its last reader is through.
+WIDER_FLOWS: dict[str, dict[str, tuple[str, ...]]] = {
+    "raw_k_token": {
+        "issue_qk": ("wgmma_e4m3_ss<kBlockN>",),
+        "add_rope": ("wgmma_fence", "wgmma_bf16_ss<kBlockN>", "wgmma_commit_group", "wgmma_wait_group<0>"),
+        "finish_scores": (
+            *("scale_scores", "add_rope", "release k_empty", "mask_scores"),
+            *("online_softmax<false>", "lazy_softmax"),
+        ),
+    },
+    "e4m3_rope": {"issue_qk": ("wgmma_e4m3_ss<kBlockN>", "wgmma_e4m3_ss<kBlockN>")},
+    "fp8_no_rope": {
+        "issue_qk": ("wgmma_e4m3_ss<kBlockN>",),
+        "load_q_tile": ("expect q_full", "copy_tile<kNopeChunks>"),
+        "load_k_block": ("expect k_full", "copy_tile<kNopeChunks>"),
+    },
+    "v_token_only": {
+        "finish_scores": FOLDED,
+        "online_softmax": (
+            *("raise_row_max", "exponentiate", "lower_lift", "sum_without_v_scales", "add_to_row_sum"),
+            *("pack_p", "flush_output", "rescale_output"),
+        ),
+        "load_warp": (
+            *("elect_sync", "load_q_tile", "fetch_scales<kBlockN>"),
+            *("wait k_empty", "load_k_block", "store_v_scales", "hand_over_scales"),
+            *("fetch_scales<kBlockN>", "k.advance", "wait v_raw_empty", "load_v_block", "v.advance"),
+        ),
+    },
+    "v_token_head_raw": {"finish_scores": ("scale_scores", "add_rope", *FOLDED)},
+    "v_token_raw_online": {
+        "finish_scores": (
+            *("scale_scores", "add_rope", "fold_v_scales", "mask_scores", "online_softmax<!kMasked>"),
+            "release k_empty",
+        ),
+    },
+    "transposed": {
+        # 96 tokens are 64 + 32
+        "load_v_block": ("expect v_full", "cp_async_bulk_tensor_3d", "cp_async_bulk_tensor_3d"),
+        "tail_warp": CLEARED_TAIL,
+    },
+    # 128 tokens are one chunk
+    "transposed_dense": {
+        "load_v_block": ("expect v_full", "cp_async_bulk_tensor_4d"),
+        "tail_warp": CLEARED_TAIL,
+    },
+}
+
+
+@pytest.mark.parametrize("name", WIDER_FLOWS)
+def test_each_part_of_a_wider_form_takes_its_steps_in_order(name: str) -> None:
+    for called, steps in WIDER_FLOWS[name].items():
+        assert flow(function(name, called)) == list(steps), called
+
+
+# Words of a feature, and the forms that have it.
+TRACES: dict[str, tuple[tuple[str, ...], Callable[[Plan], bool]]] = {
+    "rope": (
+        ("q_rope_map", "kRopeChunks", "kKRopeOffset", "k_rope_tile", "q.rope"),
+        lambda made: made.variants[0].features.has_rope,
+    ),
+    "raw rope": (("add_rope", "score_scale"), lambda made: made.variants[0].features.raw_rope),
+    "scales of P": (
+        ("v_scale_smem", "fold_v_scales", "kVScaleStageBytes", "kSmallestVScale", "score_factor"),
+        lambda made: made.variants[0].features.scales_p,
+    ),
+    "dense": (
+        ("cp_async_bulk_tensor_4d", "_batch_step"),
+        lambda made: "dense" in (made.spec["layout"]["q"], made.spec["layout"]["kv"]),
+    ),
+    "ragged": (
+        ("cp_async_bulk_tensor_3d", "cu_seqlens"),
+        lambda made: "ragged" in (made.spec["layout"]["q"], made.spec["layout"]["kv"]),
+    ),
+    "a helper that transposes": (
+        ("transpose_warp", "ldmatrix", "kVRawStages", "v_raw_smem"),
+        lambda made: made.variants[0].features.transposes_v,
+    ),
+    "half a group of output": (("st_global_u32(",), lambda made: half_stores(made)),
+}
+
+
+def half_stores(made: Plan) -> bool:
+    return made.spec["dims"]["v"] % 32 == 16 and made.spec["dtypes"]["out"] != "f32"
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+@pytest.mark.parametrize("feature", TRACES)
+def test_what_a_kernel_does_not_do_leaves_no_trace(feature: str, name: str) -> None:
+    words, has = TRACES[feature]
+    found = [word for word in words if word in source(name)]
+    assert found == (list(words) if has(plan(name)) else [])
 
 
 @pytest.mark.parametrize("name", BF16_NAMES)
