@@ -21,7 +21,7 @@ def test_it_compiles_as_planned(name: str) -> None:
         assert_as_planned(variant, result)
 
 
-@pytest.mark.parametrize("name", ["bf16_lse_group", "fp8_all_group", "fp8_tensor_lse"])
+@pytest.mark.parametrize("name", ["bf16_lse_group", "fp8_all_group", "fp8_tensor_lse", "transposed_dense"])
 def test_the_debug_build_compiles(name: str) -> None:
     plan = make_plan(form(name), debug=True)
     result = compile_source(render(plan), arch=plan.arch, name=name, strict=False)
