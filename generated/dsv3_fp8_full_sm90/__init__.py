@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "dbf64b6ed69e42de85bd255491f1fe8d00d58999628833dafa484a37e86a2ab5"
+SOURCE_DIGEST = "d5e41734f2649444bff2c2e328f6a4a2996d068ad15c5936d6f32a05904e83ab"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

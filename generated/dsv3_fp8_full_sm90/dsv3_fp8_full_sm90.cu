@@ -592,7 +592,7 @@ struct alignas(1024) MLASmemStorage {
   // Scales of the query rows.
   // Live: from q_full to the first block.
   alignas(16) float q_scale_smem[192];
-  // Scales of the keys, a buffer per stage of the K ring, in the order that accumulators need.
+  // Scales of the keys, a buffer per stage of the K ring, as accumulators need them.
   // Live: per stage from k_full to k_empty, signalled after they were read.
   alignas(16) float k_scale_smem[288];
   // O that has left the accumulators, bf16 pairs, 16-byte vectors per consumer thread.
@@ -764,16 +764,18 @@ __device__ __forceinline__ void fetch_scales(float (&value)[kCount / 32], const 
 }
 
 // Writes the scales of the queries to shared memory.
-__device__ __forceinline__ void store_row_scales(u32 destination, const float (&value)[kBlockM / 32], u32 lane) {
+__device__ __forceinline__ void store_row_scales(u32 destination, const float (&value)[kBlockM / 32],
+                                                 u32 lane) {
 #pragma unroll
   for (u32 i = 0; i < kBlockM / 32; ++i) {
     st_shared_f32(destination + (i * 32 + lane) * (u32)sizeof(float), value[i]);
   }
 }
 
-// Writes the scales of a block of keys, those that a thread of an accumulator needs side by side: of 16 columns
-// its share is 2 * (lane % 4) and the next, and these two + 8.
-__device__ __forceinline__ void store_key_scales(u32 destination, const float (&value)[kBlockN / 32], u32 lane) {
+// Writes the scales of a block of keys, those that a thread of an accumulator needs side by side: of 16
+// columns its share is 2 * (lane % 4) and the next, and these two + 8.
+__device__ __forceinline__ void store_key_scales(u32 destination, const float (&value)[kBlockN / 32],
+                                                 u32 lane) {
   const u32 place = lane / 16 * 16 + lane / 2 % 4 * 4 + lane / 8 % 2 * 2 + lane % 2;
 #pragma unroll
   for (u32 i = 0; i < kBlockN / 32; ++i) {
@@ -1076,7 +1078,8 @@ __device__ __forceinline__ void rescale_output(float (&o)[kOutputRegs], const fl
 
 // Multiplies each column of S by the scale of its key. Accumulator tiles 2 * i and the next hold columns
 // 16 * i + 2 * (lane % 4), + 1, + 8 and + 9 of two rows.
-__device__ __forceinline__ void scale_scores(float (&s)[kScoreRegs], const SoftmaxRows&, u32 stage, u32 lane) {
+__device__ __forceinline__ void scale_scores(float (&s)[kScoreRegs], const SoftmaxRows&, u32 stage,
+                                             u32 lane) {
   const u32 scales = k_scale_tile(stage) + (lane % 4) * 16;
 #pragma unroll
   for (u32 i = 0; i < kScoreRegs / 8; ++i) {

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "3ac2ecd7bf94dd085dde2bb13c6d2b57ac315c38b3c084871d106d690287fe9e"
+SOURCE_DIGEST = "7612cc5668ce0956f33fcb1fb5f92addc3556870639d058b67db7b1c3387e55b"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -180,7 +180,7 @@ def _scale_fields(tiles: Tiles) -> list[_Wanted]:
             _key_scale_field(
                 "k_scale_smem",
                 tiles.block_n * tiles.k_stages,
-                content="Scales of the keys, a buffer per stage of the K ring, in the order that accumulators need.",
+                content="Scales of the keys, a buffer per stage of the K ring, as accumulators need them.",
             )
         )
     if tiles.scales_p:

@@ -172,8 +172,8 @@ class Tiles:
     def rereads_factors(self) -> bool:
         """The factors of softmax lie in shared memory: a read from there keeps it behind the turn.
 
-        With nothing of the kind between the wait for S and softmax, the compiler moves most of softmax in front
-        of the arrival that passes the turn on, and the other warpgroups wait.
+        With nothing of the kind between the wait for S and softmax, the compiler moves most of softmax in
+        front of the arrival that passes the turn on, and the other warpgroups wait.
         """
         return self.fp8 and not (self.scales_columns or self.raw_rope or self.scales_p)
 
