@@ -9,12 +9,17 @@ if TYPE_CHECKING:
     from mla_codegen.spec import Spec
 
 _EVERYWHERE = ("ptxas", "emulator")
-_HARDWARE_SCALES = {"e4m3": ("token", "token", "none", "prescaled"), "bf16": ("none", "none", "none", None)}
-"""Scales of q, k and v and the convention of rope that have been run on a GPU, by the type of qkv."""
-
-_HARDWARE_DIMS = (128, 64, 128)
-"""Widths of nope, rope and v that have been run on a GPU; layouts are ragged, with V in rows."""
-
+_HARDWARE_ARCH = "sm_90a"
+"""Every two values of its dtypes, scales, layouts, masks, groups and outputs have met in a kernel on a GPU."""
+_HARDWARE_DIMS = (
+    (128, 64, 128),
+    (192, 64, 256),
+    (176, 32, 144),
+    (80, 48, 112),
+    (64, 0, 64),
+    (16, 16, 16),
+)
+"""Widths of nope, rope and v of these kernels; others are padded, cut and fitted by the same rules."""
 _TUNED = (
     "tile.block_m",
     "tile.block_n",
@@ -22,7 +27,6 @@ _TUNED = (
     "pipeline.v_stages",
     "pipeline.v_raw_stages",
     "schedule.consumers",
-    "softmax.variant",
     "accumulation.flush_blocks",
 )
 """Fields of which only what auto chooses has been run on a GPU."""
@@ -34,15 +38,9 @@ def validated(spec: Spec) -> tuple[str, ...]:
 
 
 def _ran_on_hardware(spec: Spec) -> bool:
-    dtypes, dims, scales, layout = spec.dtypes, spec.dims, spec.scales, spec.layout
+    dims = spec.dims
     return (
-        spec.arch == "sm_90a"
-        and (dtypes.rope_gmem, dtypes.rope_mma) == ("bf16", "bf16")
-        and dtypes.out in ("bf16", "f32")
-        and (dims.nope, dims.rope, dims.v) == _HARDWARE_DIMS
-        and (layout.q, layout.kv, layout.v) == ("ragged", "ragged", "rows")
-        and (scales.q, scales.k, scales.v, scales.rope) == _HARDWARE_SCALES.get(dtypes.qkv)
-        and (spec.heads.q, spec.heads.group) == ("any", 1)
-        and spec.softmax.lse == "none"
+        spec.arch == _HARDWARE_ARCH
+        and (dims.nope, dims.rope, dims.v) in _HARDWARE_DIMS
         and all(attrgetter(field)(spec) == "auto" for field in _TUNED)
     )

@@ -1,4 +1,4 @@
-"""Every two features of the planner in one kernel on the GPU: numbers, guarded outputs, NaN all around."""
+"""Every two features of the planner in one kernel, and every shipped spec: numbers, guards, NaN around."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mla_codegen.plan import make_plan
 from mla_codegen.plan.model import Argument, Plan
 from mla_codegen.spec import Spec
 from tests.gpu import batches, harness
-from tests.gpu.checks import Case, Checks, run_cases
+from tests.gpu.checks import Case, Checks, run_cases, shipped_names, spec_path
 from tests.pairs import BEHIND, as_bytes, faults_of, pairwise_specs, problem_for
 
 _LONGEST_STEP_TEST = 300
@@ -28,16 +28,22 @@ _OUTPUTS = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 def run(shard: int, shards: int) -> dict[str, list[dict[str, Any]]]:
     """All cases of every `shards`-th spec from number `shard` on."""
     cases: dict[str, Case] = {}
-    for name in list(pairwise_specs())[shard::shards]:
-        spec = pairwise_specs()[name]
+    for name in list(_specs())[shard::shards]:
+        spec = _specs()[name]
         for what, (q_lens, kv_lens) in _problems(spec).items():
             cases[f"{name}: {what}"] = functools.partial(_keeps, name, q_lens, kv_lens)
     return run_cases(cases, device_is_alive=harness.device_is_alive)
 
 
 @functools.cache
+def _specs() -> dict[str, Spec]:
+    """Specs with every pair of features, and the shipped ones."""
+    return {**pairwise_specs(), **{name: mla.load_spec(spec_path(name)) for name in shipped_names()}}
+
+
+@functools.cache
 def _loaded(name: str) -> tuple[Plan, Any]:
-    spec = pairwise_specs()[name]
+    spec = _specs()[name]
     return make_plan(spec), mla.load(spec)
 
 
@@ -59,7 +65,7 @@ def _problems(spec: Spec) -> dict[str, tuple[Sequence[int], Sequence[int]]]:
 
 def _keeps(name: str, q_lens: Sequence[int], kv_lens: Sequence[int], checks: Checks) -> None:
     plan, kernel = _loaded(name)
-    spec = pairwise_specs()[name]
+    spec = _specs()[name]
     arguments = problem_for(spec, q_lens, kv_lens, seed=len(q_lens))
     on_gpu = {key: _on_device(value) for key, value in arguments.items()}
     outputs = {item.name: _Guarded(item, arguments) for item in plan.arguments if item.kind == "output"}

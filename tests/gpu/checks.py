@@ -19,11 +19,28 @@ _TRACEBACK_FRAMES = 6
 _ALIVE = "the device is usable afterwards"
 
 
-def spec_names(arch: str = ARCH) -> list[str]:
+_BASE = {"dims": {"nope": 128, "rope": 64, "v": 128}, "layout": {"q": "ragged", "kv": "ragged", "v": "rows"}}
+
+
+def shipped_names(arch: str = ARCH) -> list[str]:
     """The specs of the checkout that are for `arch`, by name."""
+    return [name for name, spec in _shipped().items() if spec["arch"] == arch]
+
+
+def spec_names(arch: str = ARCH) -> list[str]:
+    """Those of the shipped specs that all topics are written for; the others are run with `pairs`."""
+    return [name for name in shipped_names(arch) if _is_base(_shipped()[name])]
+
+
+def _shipped() -> dict[str, Any]:
     files = sorted((ROOT / "specs").glob("*.yaml"))
-    specs = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8")) for file in files}
-    return [name for name, spec in specs.items() if spec["arch"] == arch]
+    return {file.stem: yaml.safe_load(file.read_text(encoding="utf-8")) for file in files}
+
+
+def _is_base(spec: Mapping[str, Any]) -> bool:
+    """Ragged, with V in rows, the default dimensions, no LSE, and rope prescaled where there are scales."""
+    plain = "softmax" not in spec and spec.get("scales", {}).get("rope") != "raw"
+    return plain and {key: spec[key] for key in _BASE} == _BASE
 
 
 def spec_path(name: str) -> Path:

@@ -12,9 +12,13 @@ from mla_codegen.spec import Spec
 from mla_codegen.spec_loader import load_spec
 
 SPECS = Path(__file__).parents[2] / "specs"
-SHIPPED = ("dsv3_fp8_sm90", "dsv3_fp8_full_sm90", "dsv3_bf16_sm90", "dsv3_bf16_full_sm90")
 FP8 = ("dsv3_fp8_sm90", "dsv3_fp8_full_sm90")
 BF16 = ("dsv3_bf16_sm90", "dsv3_bf16_full_sm90")
+FP8_LIKE = (*FP8, "dsv3_fp8_lse_sm90", "dsv3_fp8_raw_sm90")
+BF16_LIKE = (*BF16, "dsv3_bf16_lse_sm90")
+BASE = (*FP8, *BF16)
+OTHERS = ("dsv3_fp8_vt_sm90", "glm_bf16_sm90", "glm_fp8_sm90")
+SHIPPED = (*FP8_LIKE, *BF16_LIKE, *OTHERS)
 
 # DeepSeek: nope 128, rope 64, v 128. An fp8 row of nope or V is 128 bytes, a bf16 row of them 256, a bf16 row
 # of rope 128. Row of Q or K: fp8 128 + 128 = 256, bf16 256 + 128 = 384.
@@ -56,11 +60,43 @@ BF16_FIELDS = [
 BF16_USED = 213072  # 212992 + 80
 BF16_SIZEOF = 214016  # 213072 / 1024 = 208.08 -> 209 x 1024
 
+VT_FIELDS = [
+    ("q_smem", 49152, 0, 49152, 1024),  # 192 rows x 256
+    ("kv_smem", 73728, 49152, 73728, 1024),  # 3 stages x 96 keys x 256
+    ("v_smem", 36864, 122880, 36864, 1024),  # 49152 + 73728; 3 stages x 96 keys x 128
+    ("q_scale_smem", 192, 159744, 768, 16),  # 122880 + 36864; 192 rows x 4
+    ("k_scale_smem", 288, 160512, 1152, 16),  # 159744 + 768; 3 stages x 96 keys x 4
+    ("o_master_smem", 49152, 161664, 49152, 16),  # 160512 + 1152; 192 rows x 128 columns x 2
+    ("mbar_base", 14, 210816, 112, 8),  # 161664 + 49152; (1 + 3 + 3 + 3 + 3 + 1) x 8
+]
+# GLM: nope 192, rope 64, v 256. Row of Q or K: fp8 192 + 128 = 320, bf16 384 + 128 = 512; of V 256 and 512.
+GLM_BF16_FIELDS = [
+    ("q_smem", 65536, 0, 65536, 1024),  # 128 rows x 512
+    ("kv_smem", 81920, 65536, 81920, 1024),  # 2 stages x 80 keys x 512
+    ("v_smem", 81920, 147456, 81920, 1024),  # 65536 + 81920; 2 stages x 80 keys x 512
+    ("mbar_base", 10, 229376, 80, 8),  # 147456 + 81920; (1 + 2 + 2 + 2 + 2 + 1) x 8
+]
+GLM_FP8_FIELDS = [
+    ("q_smem", 40960, 0, 40960, 1024),  # 128 rows x 320
+    ("kv_smem", 61440, 40960, 61440, 1024),  # 3 stages x 64 keys x 320
+    ("v_smem", 49152, 102400, 49152, 1024),  # 40960 + 61440; 3 stages x 64 keys x 256
+    ("q_scale_smem", 128, 151552, 512, 16),  # 102400 + 49152; 128 rows x 4
+    ("k_scale_smem", 192, 152064, 768, 16),  # 151552 + 512; 3 stages x 64 keys x 4
+    ("o_master_smem", 65536, 152832, 65536, 16),  # 152064 + 768; 128 rows x 256 columns x 2
+    ("mbar_base", 14, 218368, 112, 8),  # 152832 + 65536; (1 + 3 + 3 + 3 + 3 + 1) x 8
+]
+
 
 @pytest.mark.parametrize(
     ("names", "fields", "used", "sizeof"),
-    [(FP8, FP8_FIELDS, FP8_USED, FP8_SIZEOF), (BF16, BF16_FIELDS, BF16_USED, BF16_SIZEOF)],
-    ids=["fp8", "bf16"],
+    [
+        (FP8_LIKE, FP8_FIELDS, FP8_USED, FP8_SIZEOF),
+        (BF16_LIKE, BF16_FIELDS, BF16_USED, BF16_SIZEOF),
+        (("dsv3_fp8_vt_sm90",), VT_FIELDS, 210928, 210944),  # 210816 + 112; 206 x 1024
+        (("glm_bf16_sm90",), GLM_BF16_FIELDS, 229456, 230400),  # 229376 + 80; 225 x 1024
+        (("glm_fp8_sm90",), GLM_FP8_FIELDS, 218480, 219136),  # 218368 + 112; 214 x 1024
+    ],
+    ids=["fp8", "bf16", "transposed", "glm_bf16", "glm_fp8"],
 )
 def test_shared_memory(names: tuple[str, ...], fields: list[tuple], used: int, sizeof: int) -> None:
     for name in names:
@@ -464,7 +500,7 @@ def test_bf16_has_no_transposed_v(name: str) -> None:
     assert variant(name).v_transposed_chunks == ()
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", BASE)
 def test_features_are_those_of_the_spec(name: str) -> None:
     features, fp8 = variant(name).features, name in FP8
     assert features.carries_scales is fp8
@@ -490,7 +526,7 @@ def test_features_are_those_of_the_spec(name: str) -> None:
     assert variant(name).partials.kv_step == f"_kv_step_{order}_sm90.cu.j2"
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", BASE)
 def test_launch_and_head(name: str) -> None:
     plan = shipped(name)
     (only,) = plan.variants
