@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "91bf372d36f143a509a06afd21508b60350bcc7fd8a0a9d1ce5ac38011648e4a"
+SOURCE_DIGEST = "04a48120a40a1e58897478ff77cc8977ae3127ce91298e855886a4525842f9d9"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

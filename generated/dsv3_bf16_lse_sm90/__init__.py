@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "4ed1b691d15265ac82f53f5eb6f33b6e6feed7e78f5376d5b28a8b58565bc2b6"
+SOURCE_DIGEST = "d043b5922fd470c2c03d9a43dd9d7e1fa82830e5045f1cc03c1c693107a06bf2"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "ff525232ee62c31c1d7c0a80119c24ce5450a35f2d883386f32955dbd3662584"
+SOURCE_DIGEST = "8f49cd94b0924013f9f57af42ec511009c5adfbc5b626ba09f18fea0c07e3a6e"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "d5e41734f2649444bff2c2e328f6a4a2996d068ad15c5936d6f32a05904e83ab"
+SOURCE_DIGEST = "1b4a8b91e2e20d409301e7ef87620ee97204459bf35a31fe10cb511bbaa3f852"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

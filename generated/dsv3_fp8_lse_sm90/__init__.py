@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "edaa92d0019c33885ae651b1232c2360f21cabb53a67ad32b03b5fd76d40f119"
+SOURCE_DIGEST = "5edea71da4c4bd68a5f7019edf4901ca31ea8db8f7e873768388a97a457e7866"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

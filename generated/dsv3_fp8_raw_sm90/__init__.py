@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "e90e93e990cab0e478d6e3a585bf1a3a8b7c4522ce28ef30fdfe49d360fadeca"
+SOURCE_DIGEST = "2a3003e5aa90c453b86d697161828746e9d477884dd017b0e6e76c3554e7f2e9"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "7612cc5668ce0956f33fcb1fb5f92addc3556870639d058b67db7b1c3387e55b"
+SOURCE_DIGEST = "d8eb322b5be3550589941417439e57f030207730e6f3a271b08f749893b75de0"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -408,9 +408,10 @@ __device__ __forceinline__ void wgmma_e4m3_rs<128>(
 
 namespace mla {
 
-// True where the compiler puts a member where the planner did.
-#define MLA_FIELD_AT(type, member, offset, bytes) \
-  (MLA_OFFSETOF(type, member) == (offset) && sizeof(type::member) == (bytes))
+// Stops the compiler where it puts a member elsewhere than the planner did.
+#define MLA_ASSERT_FIELD(type, member, offset, bytes)                                      \
+  static_assert(MLA_OFFSETOF(type, member) == (offset) && sizeof(type::member) == (bytes), \
+                "planner and compiler disagree on " #type "::" #member "; regenerate")
 
 // Position in a ring of kStages slots: the slot and the parity of its current phase.
 template <u32 kStages>
@@ -610,14 +611,14 @@ struct alignas(1024) MLASmemStorage {
 };
 
 // Planner and compiler are two witnesses of the map; where they disagree, generate the file again.
-static_assert(MLA_FIELD_AT(MLASmemStorage, q_smem, 0, 49152), "q_smem: regenerate");
-static_assert(MLA_FIELD_AT(MLASmemStorage, kv_smem, 49152, 73728), "kv_smem: regenerate");
-static_assert(MLA_FIELD_AT(MLASmemStorage, v_smem, 122880, 24576), "v_smem: regenerate");
-static_assert(MLA_FIELD_AT(MLASmemStorage, v_raw_smem, 147456, 24576), "v_raw_smem: regenerate");
-static_assert(MLA_FIELD_AT(MLASmemStorage, q_scale_smem, 172032, 768), "q_scale_smem: regenerate");
-static_assert(MLA_FIELD_AT(MLASmemStorage, k_scale_smem, 172800, 1152), "k_scale_smem: regenerate");
-static_assert(MLA_FIELD_AT(MLASmemStorage, o_master_smem, 173952, 49152), "o_master_smem: regenerate");
-static_assert(MLA_FIELD_AT(MLASmemStorage, mbar_base, 223104, 120), "mbar_base: regenerate");
+MLA_ASSERT_FIELD(MLASmemStorage, q_smem, 0, 49152);
+MLA_ASSERT_FIELD(MLASmemStorage, kv_smem, 49152, 73728);
+MLA_ASSERT_FIELD(MLASmemStorage, v_smem, 122880, 24576);
+MLA_ASSERT_FIELD(MLASmemStorage, v_raw_smem, 147456, 24576);
+MLA_ASSERT_FIELD(MLASmemStorage, q_scale_smem, 172032, 768);
+MLA_ASSERT_FIELD(MLASmemStorage, k_scale_smem, 172800, 1152);
+MLA_ASSERT_FIELD(MLASmemStorage, o_master_smem, 173952, 49152);
+MLA_ASSERT_FIELD(MLASmemStorage, mbar_base, 223104, 120);
 static_assert(MLASmemStorage::q_bytes == sizeof(MLASmemStorage::q_smem), "q_bytes");
 static_assert(MLASmemStorage::kv_bytes == sizeof(MLASmemStorage::kv_smem), "kv_bytes");
 static_assert(MLASmemStorage::q_scale_bytes == sizeof(MLASmemStorage::q_scale_smem), "q_scale_bytes");

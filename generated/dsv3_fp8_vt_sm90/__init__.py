@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "10d0dab1eedf465484150f59915df8b1b59d1ee690ae16c40247bfeba477b2b0"
+SOURCE_DIGEST = "349f1393c9778780b9ae8a67b40da5ac53d44729a3009f9a533c79e6c6e23a14"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "ba5d3d3ad6855a7cccb696f2b8a628aa6de3a334fdc4a5171208b74e89ecbad3"
+SOURCE_DIGEST = "c27b166f4d7ef1d0f0b4e22ee57b86b80e1e6301d41c2ed48ac34c0ae78c8309"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

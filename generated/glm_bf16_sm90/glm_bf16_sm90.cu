@@ -319,9 +319,10 @@ __device__ __forceinline__ void wgmma_bf16_rs_mn<256>(
 
 namespace mla {
 
-// True where the compiler puts a member where the planner did.
-#define MLA_FIELD_AT(type, member, offset, bytes) \
-  (MLA_OFFSETOF(type, member) == (offset) && sizeof(type::member) == (bytes))
+// Stops the compiler where it puts a member elsewhere than the planner did.
+#define MLA_ASSERT_FIELD(type, member, offset, bytes)                                      \
+  static_assert(MLA_OFFSETOF(type, member) == (offset) && sizeof(type::member) == (bytes), \
+                "planner and compiler disagree on " #type "::" #member "; regenerate")
 
 // Position in a ring of kStages slots: the slot and the parity of its current phase.
 template <u32 kStages>
@@ -472,10 +473,10 @@ struct alignas(1024) MLASmemStorage {
 };
 
 // Planner and compiler are two witnesses of the map; where they disagree, generate the file again.
-static_assert(MLA_FIELD_AT(MLASmemStorage, q_smem, 0, 65536), "q_smem: regenerate");
-static_assert(MLA_FIELD_AT(MLASmemStorage, kv_smem, 65536, 81920), "kv_smem: regenerate");
-static_assert(MLA_FIELD_AT(MLASmemStorage, v_smem, 147456, 81920), "v_smem: regenerate");
-static_assert(MLA_FIELD_AT(MLASmemStorage, mbar_base, 229376, 80), "mbar_base: regenerate");
+MLA_ASSERT_FIELD(MLASmemStorage, q_smem, 0, 65536);
+MLA_ASSERT_FIELD(MLASmemStorage, kv_smem, 65536, 81920);
+MLA_ASSERT_FIELD(MLASmemStorage, v_smem, 147456, 81920);
+MLA_ASSERT_FIELD(MLASmemStorage, mbar_base, 229376, 80);
 static_assert(MLASmemStorage::q_bytes == sizeof(MLASmemStorage::q_smem), "q_bytes");
 static_assert(MLASmemStorage::kv_bytes == sizeof(MLASmemStorage::kv_smem), "kv_bytes");
 static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) + sizeof(MLASmemStorage::mbar_base) == 229456,

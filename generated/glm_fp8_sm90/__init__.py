@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "5b6f82f8323625b0123876aba9908c887aa6a4747126627106e1f5983ef44cd7"
+SOURCE_DIGEST = "a35c1053b4ff2089ed1a0b37642dd0138f42e628bd87d9c95c71e893bae8cb04"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

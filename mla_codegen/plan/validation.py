@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 _EVERYWHERE = ("ptxas", "emulator")
 _HARDWARE_ARCH = "sm_90a"
-"""Every two values of its dtypes, scales, layouts, masks, groups and outputs have met in a kernel on a GPU."""
+"""Every two values of dtypes, scales, layouts, masks, groups and outputs have met in a kernel on a GPU."""
 _HARDWARE_DIMS = (
     (128, 64, 128),
     (192, 64, 256),

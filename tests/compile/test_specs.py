@@ -93,8 +93,8 @@ def gmma_counts(variant: Variant) -> dict[str, int]:
     Q*K is inlined for the last block, the masked and the unmasked loop; P*V for both loops and at the end.
     """
     constants = {item.name: item.literal for group in variant.constants for item in group.constants}
-    nope = int(constants["kNopeChunks"]) * int(constants["kNopeChunkSteps"])
-    rope = int(constants["kRopeChunks"]) * int(constants["kRopeChunkSteps"])
+    nope = int(constants["kNopeChunks"]) * int(constants["kNopeWidth"]) // int(constants["kKStepBytes"])
+    rope = int(constants["kRopeChunks"]) * int(constants["kRopeWidth"]) // int(constants["kKStepBytes"])
     pv = sum(chunk.steps for chunk in variant.v_transposed_chunks) or int(constants["kPvSteps"])
     counts = {"QGMMA": 0, "HGMMA": 0}
     mma = variant.mma
@@ -113,8 +113,8 @@ def test_its_machine_code_has_the_planned_instructions(name: str, tmp_path: Path
     found = opcodes(tmp_path / "kernel.cubin", cuobjdump)
     stems = {stem: sum(n for full, n in found.items() if full.split(".")[0] == stem) for stem in STEMS}
     assert {stem: stems[stem] for stem in ("QGMMA", "HGMMA")} == gmma_counts(variant)
-    # Each box of a tile is issued at least once, and each key that a thread scores takes an exponential.
-    assert stems["UTMALDG"] >= sum(tensor_map.issues for tensor_map in variant.tensor_maps)
+    # Each tensor map is copied from; boxes of a tile may share a loop.
+    assert stems["UTMALDG"] >= len(variant.tensor_maps)
     assert found["MUFU.EX2"] > 0
     assert (stems["LDL"], stems["STL"]) == (0, 0)
 

@@ -1,3 +1,4 @@
-// True where the compiler puts a member where the planner did.
-#define MLA_FIELD_AT(type, member, offset, bytes) \
-  (MLA_OFFSETOF(type, member) == (offset) && sizeof(type::member) == (bytes))
+// Stops the compiler where it puts a member elsewhere than the planner did.
+#define MLA_ASSERT_FIELD(type, member, offset, bytes)                                      \
+  static_assert(MLA_OFFSETOF(type, member) == (offset) && sizeof(type::member) == (bytes), \
+                "planner and compiler disagree on " #type "::" #member "; regenerate")
