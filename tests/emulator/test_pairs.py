@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pytest
 
 from mla_codegen.emulator import EmulatedKernel
 from mla_codegen.plan import make_plan
 from mla_codegen.render import render
+from tests.forms import form
 from tests.pairs import BEHIND, faults_of, pairwise_specs, problem_for
 
 PROBLEMS = {
@@ -40,3 +42,21 @@ def test_the_contract_is_kept_without_hazards(name: str, problem: str) -> None:
 def _behind(layout: str, shape: tuple[int, ...]) -> int:
     """Elements of the queries behind the last sequence, which no CTA writes."""
     return BEHIND * shape[1] * shape[2] if layout == "ragged" else 0
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0])
+@pytest.mark.parametrize("name", ["fp8_token_head", "fp8_lse", "raw_k_none", "bf16_lse"])
+def test_rows_that_see_no_key_are_0_whatever_their_scale_is(name: str, wrong: float) -> None:
+    """The first 20 of 90 causal queries see none of 70 keys."""
+    spec = form(name)
+    arguments = problem_for(spec, (90,), (70,))
+    if "q_scale" in arguments:
+        arguments["q_scale"][:20] = wrong
+    plan = make_plan(spec)
+    report = EmulatedKernel(plan, render(plan)).run(**arguments)
+    out = report.out[:90].astype(np.float32)
+    assert (out[:20] == 0).all()
+    assert np.isfinite(out).all()
+    if report.lse is not None:
+        by_token = report.lse[:, :90] if spec.softmax.lse_layout == "head_token" else report.lse[:90].T
+        assert (by_token[:, :20] == -np.inf).all() and np.isfinite(by_token[:, 20:]).all()
