@@ -61,7 +61,7 @@ def _edit(name: str, kernel: str, old: str, new: str, *, nth: int = 0) -> Fault:
     return Fault(name=name, kernel=kernel, old=old, new=new, nth=nth)
 
 
-_TURN = "  bar_sync(turn_barrier(consumer), kTurnThreads);"
+_TURN = "  bar_sync(turn_barrier(self.index), kTurnThreads);"
 _STEP_WAITS = (
     "  mbarrier_wait(v_full(v.stage), v.phase);\n  mbarrier_wait(k_full(k.stage), k.phase);\n" + _TURN
 )
@@ -73,10 +73,10 @@ _TRANSPOSE_ARRIVES = (
     "      mbarrier_arrive(v_raw_empty(raw.stage));\n    }\n"
 )
 _FINISH = "finish_scores<kMasked>("
-_RELEASE_V = "release_slot(v_empty(v.stage), lane);\nv.advance();\n" + _FINISH
+_RELEASE_V = "release_slot(v_empty(v.stage), self.lane);\nv.advance();\n" + _FINISH
 _PASS_ON = "    bar_arrive(turn_barrier(consumer + 1 < kNumConsumers ? consumer + 1 : 0), kTurnThreads);\n"
 _STEP_PRODUCTS = (
-    "  issue_pv(o, p, v.stage);\n  issue_qk(s, q_nope, q_rope, k.stage);\n  wgmma_commit_group();\n"
+    "  issue_pv(o, p, v.stage);\n  issue_qk(s, self.q, k.stage);\n  wgmma_commit_group();\n"
     "  wgmma_wait_group<0>(o, s);\n"
 )
 _LAST_PV = "  issue_pv(o, p, v.stage);\n  wgmma_commit_group();\n  wgmma_wait_group<0>(o);\n"
@@ -102,9 +102,9 @@ WAITS = (
 )
 
 ARRIVES = (
-    _drop("K slot not released", FP8, "  release_slot(k_empty(k_stage), lane);\n"),
+    _drop("K slot not released", FP8, "  release_slot(k_empty(k_stage), self.lane);\n"),
     _edit("V slot not released", FP8, _RELEASE_V, "v.advance();\n" + _FINISH),
-    _drop("K slot of a skipped block not released", FP8, "release_slot(k_empty(k.stage), lane);\n"),
+    _drop("K slot of a skipped block not released", FP8, "release_slot(k_empty(k.stage), self.lane);\n"),
     _drop("raw V slot not released", FP8, "      mbarrier_arrive(v_raw_empty(raw.stage));\n"),
     _drop("transposed V not signalled", FP8, "      mbarrier_arrive(v_full(v.stage));\n"),
     _edit(
@@ -131,15 +131,15 @@ ARRIVES = (
     _edit(
         "K slot released before its scales are read",
         FP8,
-        "  scale_scores(s, k_stage, lane);\n  release_slot(k_empty(k_stage), lane);\n",
-        "  release_slot(k_empty(k_stage), lane);\n  scale_scores(s, k_stage, lane);\n",
+        "  scale_scores(s, rows, k_stage, self.lane);\n  release_slot(k_empty(k_stage), self.lane);\n",
+        "  release_slot(k_empty(k_stage), self.lane);\n  scale_scores(s, rows, k_stage, self.lane);\n",
     ),
     _edit(
         "V slot released before the products are complete",
         FP8,
         _STEP_PRODUCTS,
-        "  issue_pv(o, p, v.stage);\n  issue_qk(s, q_nope, q_rope, k.stage);\n  wgmma_commit_group();\n"
-        "  release_slot(v_empty(v.stage), lane);\n  wgmma_wait_group<0>(o, s);\n",
+        "  issue_pv(o, p, v.stage);\n  issue_qk(s, self.q, k.stage);\n  wgmma_commit_group();\n"
+        "  release_slot(v_empty(v.stage), self.lane);\n  wgmma_wait_group<0>(o, s);\n",
     ),
     _drop(
         "slot released without the other lanes",
@@ -211,8 +211,13 @@ PHASES = (
         "  PipelineState<kKStages> k{0, 0};",
         "  PipelineState<kKStages> k{1, 0};",
     ),
-    _edit("V slot not advanced", FP8, _RELEASE_V, "release_slot(v_empty(v.stage), lane);\n" + _FINISH),
-    _edit("scales of another slot", FP8, "  scale_scores(s, k_stage, lane);", "  scale_scores(s, 0, lane);"),
+    _edit("V slot not advanced", FP8, _RELEASE_V, "release_slot(v_empty(v.stage), self.lane);\n" + _FINISH),
+    _edit(
+        "scales of another slot",
+        FP8,
+        "  scale_scores(s, rows, k_stage, self.lane);",
+        "  scale_scores(s, rows, 0, self.lane);",
+    ),
 )
 
 COUNTS = (
@@ -289,8 +294,8 @@ TURNS = (
     _edit(
         "turn not passed on by a skipped block",
         FP8,
-        "bar_sync(turn_barrier(consumer), kTurnThreads);\npass_turn(consumer, block);\n",
-        "bar_sync(turn_barrier(consumer), kTurnThreads);\n",
+        "bar_sync(turn_barrier(self.index), kTurnThreads);\npass_turn(self.index, block);\n",
+        "bar_sync(turn_barrier(self.index), kTurnThreads);\n",
     ),
     _edit("turn passed to itself", FP8, _PASS_ON, "    bar_arrive(turn_barrier(consumer), kTurnThreads);\n"),
     _edit("turn of the wrong width", FP8, "kTurnThreads = 256;", "kTurnThreads = 384;"),
@@ -318,8 +323,8 @@ LAYOUTS = (
     _edit(
         "rope product reads Q_nope",
         FP8,
-        "advance_descriptor(q_rope, chunk",
-        "advance_descriptor(q_nope, chunk",
+        "advance_descriptor(q.rope, chunk",
+        "advance_descriptor(q.nope, chunk",
     ),
     _edit("wrong swizzle mode of V", FP8, "kVChunk0SwizzleMode = 2;", "kVChunk0SwizzleMode = 1;"),
     _edit(
@@ -337,23 +342,30 @@ LAYOUTS = (
     _edit(
         "raw V read without swizzle",
         FP8,
-        "source + swizzle<128>(token * 128 + column_unit * 16)",
-        "source + token * 128 + column_unit * 16",
+        "swizzle<kVWidth>(token * kVWidth + column_unit % kVChunkUnits * 16)",
+        "token * kVWidth + column_unit % kVChunkUnits * 16",
     ),
     _edit("wrong step along K", FP8, "kKStepBytes = 32;", "kKStepBytes = 64;"),
-    _edit("wrong stride between row groups", FP8, "kSwizzleAtomBytes = 1024;", "kSwizzleAtomBytes = 2048;"),
+    _edit(
+        "wrong stride between row groups",
+        FP8,
+        "kKMajorLeadingBytes, 8 * width, swizzle_mode",
+        "kKMajorLeadingBytes, 16 * width, swizzle_mode",
+    ),
     _edit(
         "wrong leading offset of V",
         BF16,
-        "matrix_descriptor(v_tile(stage), kVChunkBytes, kSwizzleAtomBytes",
-        "matrix_descriptor(v_tile(stage), kSwizzleAtomBytes, kVChunkBytes",
+        "matrix_descriptor(v_tile(stage), kVChunkBytes, 8 * kVWidth",
+        "matrix_descriptor(v_tile(stage), 8 * kVWidth, kVChunkBytes",
     ),
     _edit("wrong offset of K_rope", FP8, "kKRopeOffset = 12288;", "kKRopeOffset = 0;"),
-    _edit("consumer reads another's queries", FP8, "kConsumerRowBytes = 8192;", "kConsumerRowBytes = 4096;"),
+    _edit(
+        "consumer reads another's queries", FP8, "kNopeConsumerBytes = 8192;", "kNopeConsumerBytes = 4096;"
+    ),
 )
 
 MASKS = (
-    _edit("tail and diagonal not masked", FP8, "    mask_scores(s, limit, lane);\n", ""),
+    _edit("tail and diagonal not masked", FP8, "  if (kMasked) mask_scores(s, self, block);\n", ""),
     _edit("mask one key too wide", BF16, "column < limit[i / 2 % 2]", "column <= limit[i / 2 % 2]"),
     _edit(
         "V beyond the sequence not cleared in the transpose",
@@ -376,8 +388,8 @@ MASKS = (
     _edit(
         "rows beyond the sequence written",
         BF16,
-        "      if (row < tile.q_len) st_global_v4_u32(destination + group * 64",
-        "      st_global_v4_u32(destination + group * 64",
+        "      if (row < tile.q_len) st_global_v4_u32(unit, word[0]",
+        "      st_global_v4_u32(unit, word[0]",
     ),
     _edit(
         "row sums of a quad not combined",

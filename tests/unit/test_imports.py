@@ -54,7 +54,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "machine": ("arch", "emulator.compiler", "errors", "runtime"),
     "emulator": (*BASE, "plan.model", "call", "emulator"),
     "torch_views": BASE,
-    "torch_ops": (*BASE, "runtime", "torch_views"),
+    "torch_ops": (*BASE, "call.rules", "runtime", "torch_views"),
     "integrations": (*BASE, *NUMBERS, "torch_ops"),
 }
 

@@ -290,9 +290,12 @@ def test_shapes_that_do_not_fit_are_named(
     ("layout", "name", "strides", "said"),
     [
         (DENSE, "q_nope", (35848, 1024, 128, 1), "stride of 35848 B along batch, a multiple of 16 B above 0"),
-        (DENSE, "k_nope", (23040, 0, 128, 1), "stride of 0 B along kv_len, a multiple of 16 B above 0"),
+        (DENSE, "k_nope", (23040, 8, 128, 1), "stride of 8 B along kv_len, a multiple of 16 B above 0"),
         (DENSE, "v", (23040, 512, 8, 1), "stride of 8 B along kv_heads, a multiple of 16 B above 0"),
         (DENSE, "out", (0, 2048, 256, 2), "stride of 0 B along batch, a multiple of 16 B above 0"),
+        (DENSE, "out", (71680, 0, 256, 2), "stride of 0 B along q_len, a multiple of 16 B above 0"),
+        (DENSE, "out", (71680, 2048, 0, 2), "stride of 0 B along heads, a multiple of 16 B above 0"),
+        (Layout(), "out", (0, 256, 2), "stride of 0 B along total_q, a multiple of 16 B above 0"),
         (DENSE, "out", (2048, 2048, 256, 2), "so that elements share memory"),
         (DENSE, "k_scale", (-180, 4), "stride of -180 B along batch, a multiple of 4 B of at least 0"),
         (DENSE, "k_scale", (180, 6), "stride of 6 B along kv_len, a multiple of 4 B of at least 0"),
@@ -308,6 +311,21 @@ def test_strides_that_cannot_be_taken_are_named(
     array = host_arrays(layout)[name]
     text = refused(layout, changed(layout, name, as_strided(array, array.shape, strides)))
     assert text.startswith("error[") and f"{name} has" in text and said in text
+
+
+@pytest.mark.parametrize("name", ["q_nope", "q_rope", "k_nope", "k_rope", "v"])
+@pytest.mark.parametrize("layout", [Layout(), DENSE], ids=["ragged", "dense"])
+def test_inputs_may_have_one_token_for_all(layout: Layout, name: str) -> None:
+    """Their maps keep the number of tokens, since a box has many of them, and have a stride of 0."""
+    arrays, axis = host_arrays(layout), 1 if layout is DENSE else 0
+    tokens = arrays[name].shape[axis]
+    one = arrays[name].take([0], axis=axis)
+    arrays[name] = np.broadcast_to(one, arrays[name].shape)
+    assert tokens > 1 and arrays[name].strides[axis] == 0
+    _, driver = launched(layout, arrays)
+    place = [item.argument for item in kernel_of(layout)[0].plan.variants[0].tensor_maps].index(name)
+    request = driver.requests[place]
+    assert (request.dims[1], request.strides[0]) == (tokens, 0)
 
 
 def test_scales_take_any_strides_that_do_not_fall() -> None:

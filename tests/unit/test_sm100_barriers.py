@@ -253,22 +253,23 @@ def test_instruction_descriptors_bit_by_bit() -> None:
     assert instruction_descriptor("f16", 128, 256, b_mn_major=False) == 0x0840_0010
 
 
-# Argument, box, swizzle bytes, bytes and number of issues.
+# Argument, axes of the argument, box, swizzle bytes, bytes and number of issues.
 MAPS = [
-    ("q_nope", (64, 128, 1), 64, 8192, 2),
-    ("q_rope", (64, 128, 1), 128, 16384, 1),
-    ("k_nope", (64, 128, 1), 64, 8192, 2),
-    ("k_rope", (64, 128, 1), 128, 16384, 1),
-    ("v", (64, 128, 1), 64, 8192, 2),
-    ("q_scale", (128,), 0, 512, 1),
-    ("k_scale", (128,), 0, 512, 1),
+    ("q_nope", (2, 0, 1), (64, 128, 1), 64, 8192, 2),
+    ("q_rope", (2, 0, 1), (64, 128, 1), 128, 16384, 1),
+    ("k_nope", (2, 0, 1), (64, 128, 1), 64, 8192, 2),
+    ("k_rope", (1, 0, -1), (64, 128, 1), 128, 16384, 1),  # without an axis of heads
+    ("v", (2, 0, 1), (64, 128, 1), 64, 8192, 2),
+    ("q_scale", (0,), (128,), 0, 512, 1),
+    ("k_scale", (0,), (128,), 0, 512, 1),
 ]
 
 
 def test_tensor_maps_are_the_same_in_1q_and_2q() -> None:
     maps = plan_tensor_maps(TWO_Q.fa4)
-    found = [(m.argument, m.box, m.swizzle_bytes, m.issue_bytes, m.issues) for m in maps]
+    found = [(m.argument, m.dims, m.box, m.swizzle_bytes, m.issue_bytes, m.issues) for m in maps]
     assert found == MAPS
+    assert all(len(item.axes) == len(item.dims) == len(item.box) for item in maps)
     assert plan_tensor_maps(ONE_Q.fa4) == maps
 
 

@@ -56,6 +56,23 @@ def field(name: str, **values: object) -> Change:
     return change
 
 
+def constant(name: str, **values: object) -> Change:
+    """The constant, and what is compared with a field, changed alike."""
+
+    def change(body: Body) -> Body:
+        constants = swap(body.storage.smem.constants, name, **values)
+        sized = tuple(item for item in constants if item.field is not None)
+        smem = replace(body.storage.smem, constants=constants, sized_constants=sized)
+        return replace(body, storage=replace(body.storage, smem=smem))
+
+    return change
+
+
+def without_comparisons(body: Body) -> Body:
+    smem = replace(body.storage.smem, sized_constants=())
+    return replace(body, storage=replace(body.storage, smem=smem))
+
+
 def region(name: str, **values: object) -> Change:
     return lambda body: replace(
         body, storage=replace(body.storage, regions=swap(body.storage.regions, name, **values))
@@ -97,6 +114,9 @@ BROKEN: list[tuple[Change, str]] = [
     (field("kv_smem", offset_bytes=64512), "kv_smem starts at 64512, the field before it ends at 65536"),
     (field("kv_smem", offset_bytes=66000), "kv_smem at 66000 is not aligned to 1024"),
     (field("tmem_addr", size_bytes=8), "the fields end at 216816, used_bytes is 216812"),
+    (constant("q_bytes", value=65535), "q_bytes is 65535, its field q_smem has 65536 bytes"),
+    (constant("k_scale_bytes", field="k_smem"), "k_scale_bytes is 512, its field k_smem has None bytes"),
+    (without_comparisons, "0 constants are compared with fields, 3 name one"),
     (region("v", count=4), "v from 163840 to 229376 is not inside of kv_smem"),
     (region("v", offset_bytes=163840 - 16), "v is not aligned to its swizzle, 512 bytes"),
     (region("v", offset_bytes=163840 - 1024), "v at 162816 lies over k_rope, which ends at 163840"),

@@ -216,6 +216,34 @@ def test_all_ten_constants_of_our_struct() -> None:
     assert (one_q["num_kv_stages"], one_q["correction_smem_size"]) == (7, 256)
 
 
+SIZED = {
+    "q_bytes": "q_smem",
+    "kv_bytes": "kv_smem",
+    "q_scale_bytes": "q_scale_smem",
+    "k_scale_bytes": "k_scale_smem",
+}
+"""Constants that are the size of a member of the seed's struct; correction_smem_size counts elements."""
+
+
+@pytest.mark.parametrize(
+    ("storage", "without"),
+    [
+        (literal(TWO_Q, 3), set()),
+        (literal(ONE_Q, 6), set()),
+        (live(TWO_Q), {"k_scale_bytes"}),  # one of three buffers
+        (live(ONE_Q), {"k_scale_bytes"}),
+        (live(config(BF16)), {"k_scale_bytes", "q_scale_bytes"}),  # there are no scales
+    ],
+)
+def test_constants_name_the_member_whose_size_they_are(storage: Storage, without: set[str]) -> None:
+    smem = storage.smem
+    named = {constant.name: constant.field for constant in smem.constants if constant.field is not None}
+    assert named == {name: member for name, member in SIZED.items() if name not in without}
+    assert [constant.name for constant in smem.sized_constants] == list(named)
+    sizes = {name: size for name, _, size in fields(smem)}
+    assert all(constant.value == sizes[constant.field] for constant in smem.sized_constants)
+
+
 def test_v_has_its_own_width_where_it_has_its_own_ring() -> None:
     # bf16, v 192: 64 keys, 2 stages; the seed charges K_nope of 128 as if it were 192 wide.
     storage = live(config(BF16, v=192))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from mla_codegen.arch import ArchLimits
-from mla_codegen.plan.model import SmemField, TensorMap
+from mla_codegen.plan.model import Smem, SmemField, TensorMap
 from mla_codegen.plan.sm100.attention import FA4Config, KvRing
 from mla_codegen.plan.sm100.barriers import Sm100Mbarrier
 from mla_codegen.plan.sm100.body import Body, Sm100Kernel
@@ -30,6 +30,7 @@ def _broken(kernel: Sm100Kernel) -> Iterator[str]:
     limits = kernel.config.limits
     for body in kernel.bodies:
         yield from _broken_fields(body.storage.smem.fields, body.storage.smem.used_bytes)
+        yield from _broken_constants(body.storage.smem)
         yield from _broken_regions(body)
         yield from _broken_tmem(body, limits)
         yield from _broken_barriers(body)
@@ -53,6 +54,18 @@ def _broken_fields(fields: tuple[SmemField, ...], used_bytes: int) -> Iterator[s
         end = field.offset_bytes + field.size_bytes
     if end != used_bytes:
         yield f"the fields end at {end}, used_bytes is {used_bytes}"
+
+
+def _broken_constants(smem: Smem) -> Iterator[str]:
+    """A constant that names a field has just as many bytes, and is compared with it."""
+    sizes = {field.name: field.size_bytes for field in smem.fields}
+    sized = tuple(constant for constant in smem.constants if constant.field is not None)
+    for constant in sized:
+        size = sizes.get(constant.field or "")
+        if constant.value != size:
+            yield f"{constant.name} is {constant.value}, its field {constant.field} has {size} bytes"
+    if smem.sized_constants != sized:
+        yield f"{len(smem.sized_constants)} constants are compared with fields, {len(sized)} name one"
 
 
 def _broken_regions(body: Body) -> Iterator[str]:

@@ -61,19 +61,25 @@ def ring_constants(config: FA4Config, ring: Ring) -> tuple[SeedConstant, ...]:
     else:
         nope = f"BN * shared_kv_cols * sizeof(qkv) * {stages}"
         stages = "rope buffers"
-    rows = (
-        ("q_nope_bytes", q_nope, "BM * padded nope_depth * sizeof(qkv)"),
-        ("q_rope_bytes", q_rope, "BM * padded rope_depth * sizeof(rope)"),
-        ("q_bytes", q_nope + q_rope, "q_nope_bytes + q_rope_bytes"),
-        ("num_kv_stages", ring.stages, f"slots of the {ring.kind.value} ring"),
-        ("kv_nope_bytes", kv_nope, nope),
-        ("kv_rope_bytes", kv_rope, f"BN * padded rope_depth * sizeof(rope) * {stages}"),
-        ("kv_bytes", kv_nope + kv_rope, "kv_nope_bytes + kv_rope_bytes"),
-        ("q_scale_bytes", config.block_m * operands.scale_bytes, "BM * sizeof(scale)"),
-        ("k_scale_bytes", k_scale_stride_bytes(config), "BN * sizeof(scale), one buffer"),
-        ("correction_smem_size", CORRECTION_BYTES // F32_BYTES, "elements, one for each softmax thread"),
+    q_scale = config.block_m * operands.scale_bytes
+    scale_field = None if operands.scale is None else "q_scale_smem"
+    factors = CORRECTION_BYTES // F32_BYTES
+    rows: tuple[tuple[str, int, str, str | None], ...] = (
+        ("q_nope_bytes", q_nope, "BM * padded nope_depth * sizeof(qkv)", None),
+        ("q_rope_bytes", q_rope, "BM * padded rope_depth * sizeof(rope)", None),
+        ("q_bytes", q_nope + q_rope, "q_nope_bytes + q_rope_bytes", "q_smem"),
+        ("num_kv_stages", ring.stages, f"slots of the {ring.kind.value} ring", None),
+        ("kv_nope_bytes", kv_nope, nope, None),
+        ("kv_rope_bytes", kv_rope, f"BN * padded rope_depth * sizeof(rope) * {stages}", None),
+        ("kv_bytes", kv_nope + kv_rope, "kv_nope_bytes + kv_rope_bytes", "kv_smem"),
+        ("q_scale_bytes", q_scale, "BM * sizeof(scale)", scale_field),
+        ("k_scale_bytes", k_scale_stride_bytes(config), "BN * sizeof(scale), one buffer", None),
+        ("correction_smem_size", factors, "elements, one for each softmax thread", None),
     )
-    return tuple(SeedConstant(name=name, value=value, comment=comment) for name, value, comment in rows)
+    return tuple(
+        SeedConstant(name=name, value=value, comment=comment, field=field_name)
+        for name, value, comment, field_name in rows
+    )
 
 
 def k_scale_stride_bytes(config: FA4Config) -> int:

@@ -69,19 +69,23 @@ def seed_constants(config: FA4Config, stages: int) -> tuple[SeedConstant, ...]:
     q_rope = config.block_m * config.rope_depth * operands.rope_bytes
     kv_nope = config.shared_kv_cols * config.block_n * operands.qkv_bytes * slots
     kv_rope = config.rope_depth * config.block_n * operands.rope_bytes * slots
-    rows = (
-        ("q_nope_bytes", q_nope, "BM * nope_depth * sizeof(qkv)"),
-        ("q_rope_bytes", q_rope, "BM * rope_depth * sizeof(rope)"),
-        ("q_bytes", q_nope + q_rope, "q_nope_bytes + q_rope_bytes"),
-        ("num_kv_stages", slots, "num_kv_stages * num_qk_stages of the configuration"),
-        ("kv_nope_bytes", kv_nope, "shared_kv_cols * BN * sizeof(qkv) * num_kv_stages"),
-        ("kv_rope_bytes", kv_rope, "rope_depth * BN * sizeof(rope) * num_kv_stages"),
-        ("kv_bytes", kv_nope + kv_rope, "kv_nope_bytes + kv_rope_bytes"),
-        ("q_scale_bytes", config.block_m * F32_BYTES, "BM * sizeof(f32)"),
-        ("k_scale_bytes", config.block_n * F32_BYTES, "BN * sizeof(f32)"),
-        ("correction_smem_size", config.block_m * NUM_CORRECTION_COLS, "BM * num_correction_cols, elements"),
+    factors = config.block_m * NUM_CORRECTION_COLS
+    rows: tuple[tuple[str, int, str, str | None], ...] = (
+        ("q_nope_bytes", q_nope, "BM * nope_depth * sizeof(qkv)", None),
+        ("q_rope_bytes", q_rope, "BM * rope_depth * sizeof(rope)", None),
+        ("q_bytes", q_nope + q_rope, "q_nope_bytes + q_rope_bytes", "q_smem"),
+        ("num_kv_stages", slots, "num_kv_stages * num_qk_stages of the configuration", None),
+        ("kv_nope_bytes", kv_nope, "shared_kv_cols * BN * sizeof(qkv) * num_kv_stages", None),
+        ("kv_rope_bytes", kv_rope, "rope_depth * BN * sizeof(rope) * num_kv_stages", None),
+        ("kv_bytes", kv_nope + kv_rope, "kv_nope_bytes + kv_rope_bytes", "kv_smem"),
+        ("q_scale_bytes", config.block_m * F32_BYTES, "BM * sizeof(f32)", "q_scale_smem"),
+        ("k_scale_bytes", config.block_n * F32_BYTES, "BN * sizeof(f32)", "k_scale_smem"),
+        ("correction_smem_size", factors, "BM * num_correction_cols, elements", None),
     )
-    return tuple(SeedConstant(name=name, value=value, comment=comment) for name, value, comment in rows)
+    return tuple(
+        SeedConstant(name=name, value=value, comment=comment, field=field_name)
+        for name, value, comment, field_name in rows
+    )
 
 
 def _tile_fields(value: dict[str, int]) -> tuple[Wanted, ...]:

@@ -89,6 +89,7 @@ def place(wanted: tuple[Wanted, ...], constants: tuple[SeedConstant, ...], limit
     return Smem(
         fields=tuple(fields),
         constants=constants,
+        sized_constants=tuple(item for item in constants if item.field is not None),
         last_field=fields[-1].name,
         used_bytes=end,
         sizeof_bytes=align_up(end, STRUCT_ALIGN_BYTES),

@@ -11,6 +11,13 @@ from mla_codegen.plan.model import TensorMap
 from mla_codegen.plan.sm100.attention import Q_TILE_ROWS, FA4Config, align_up
 from mla_codegen.plan.sm100.operands import swizzle_bytes
 
+_ROWS = (2, 0, 1)
+"""Axes of [tokens, heads, depth] in the order of a map: depth, tokens, heads."""
+_SHARED_ROWS = (1, 0, -1)
+"""The same for k_rope, which has no axis of heads."""
+_TOKENS = (0,)
+"""The axis of scales by token."""
+
 
 def plan_tensor_maps(config: FA4Config) -> tuple[TensorMap, ...]:
     """The maps in the order of the kernel's parameters.
@@ -21,11 +28,11 @@ def plan_tensor_maps(config: FA4Config) -> tuple[TensorMap, ...]:
     operands, q_rows, keys = config.operands, Q_TILE_ROWS, box_keys(config)
     per_block = config.block_n // keys
     maps = [
-        _tile("q_nope", operands.qkv, config.nope_depth, q_rows, 1),
-        _tile("q_rope", operands.rope_mma, config.rope_depth, q_rows, 1),
-        _tile("k_nope", operands.qkv, config.nope_depth, keys, per_block),
-        _tile("k_rope", operands.rope_gmem, config.rope_depth, keys, per_block),
-        _tile("v", operands.qkv, config.ov_depth, keys, per_block),
+        _tile("q_nope", operands.qkv, config.nope_depth, q_rows, 1, _ROWS),
+        _tile("q_rope", operands.rope_mma, config.rope_depth, q_rows, 1, _ROWS),
+        _tile("k_nope", operands.qkv, config.nope_depth, keys, per_block, _ROWS),
+        _tile("k_rope", operands.rope_gmem, config.rope_depth, keys, per_block, _SHARED_ROWS),
+        _tile("v", operands.qkv, config.ov_depth, keys, per_block, _ROWS),
     ]
     if operands.scale is not None:
         maps += [_row("q_scale", operands.scale, q_rows, 1), _row("k_scale", operands.scale, keys, per_block)]
@@ -39,7 +46,7 @@ def box_keys(config: FA4Config) -> int:
     return config.block_n
 
 
-def _tile(argument: str, dtype: str, depth: int, rows: int, boxes: int) -> TensorMap:
+def _tile(argument: str, dtype: str, depth: int, rows: int, boxes: int, dims: tuple[int, ...]) -> TensorMap:
     swizzle = swizzle_bytes(dtype)
     width = swizzle // DTYPES[dtype].bytes
     return TensorMap(
@@ -47,6 +54,7 @@ def _tile(argument: str, dtype: str, depth: int, rows: int, boxes: int) -> Tenso
         argument=argument,
         dtype=dtype,
         axes=("depth", "tokens", "heads"),
+        dims=dims,
         box=(width, rows, 1),
         swizzle_bytes=swizzle,
         issue_bytes=swizzle * rows,
@@ -61,6 +69,7 @@ def _row(argument: str, dtype: str, rows: int, boxes: int) -> TensorMap:
         argument=argument,
         dtype=dtype,
         axes=("tokens",),
+        dims=_TOKENS,
         box=(rows,),
         swizzle_bytes=0,
         issue_bytes=rows * DTYPES[dtype].bytes,
