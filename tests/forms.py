@@ -71,10 +71,11 @@ ROPES: Mapping[str, Mapping[str, Any]] = {
         "dtypes": {"qkv": "e4m3", "rope_gmem": "e4m3", "out": "f16"},
         "scales": {"q": "token", "k": "token_head", "rope": "raw"},
     },
+    "bf16_e4m3_rope": {"dtypes": {"qkv": "bf16", "rope_gmem": "e4m3"}},
     "fp8_no_rope": {**_scaled(q="token_head", k="token_head"), **_dims(128, 0, 128), "heads": {"group": 2}},
     "bf16_no_rope": {"dtypes": {"qkv": "bf16"}, **_dims(64, 0, 64), "softmax": {"lse": "log2"}},
 }
-"""Rope without scales, of e4m3, and none at all."""
+"""Rope without scales, of e4m3 beside e4m3 and 16 bits, and none at all."""
 
 V_SCALES: Mapping[str, Mapping[str, Any]] = {
     "v_token": _scaled(**_PRESCALED, v="token"),

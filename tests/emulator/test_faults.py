@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from tests.emulator.faults import BF16, FAULTS, FP8, Fault
-from tests.emulator.support import (
-    BOUNDS,
-    SCHEDULES,
-    kernel_of,
-    make_problem,
-    plan_of,
-    relative_error,
-    run,
-)
+from mla_codegen.emulator import EmulatedKernel
+from tests.emulator.fault import Fault, form_plan, form_source
+from tests.emulator.faults import BF16, FAULTS, FP8
+from tests.emulator.form_faults import FORM_FAULTS
+from tests.emulator.form_problems import form_problem
+from tests.emulator.support import BOUNDS, SCHEDULES, Problem, kernel_of, make_problem, relative_error, run
+from tests.forms import FORMS
 
 LENGTHS = ((192, 70), (290, 90))
+ALL_FAULTS = FAULTS + FORM_FAULTS
+FAULTY_FORMS = sorted({fault.kernel for fault in FORM_FAULTS})
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "_"))
+def problem_of(kernel: str) -> Problem:
+    return form_problem(kernel, *LENGTHS) if kernel in FORMS else make_problem(kernel, *LENGTHS, 1)
+
+
+@pytest.mark.parametrize("fault", ALL_FAULTS, ids=lambda fault: fault.name.replace(" ", "_"))
 def test_fault_is_caught(fault: Fault) -> None:
-    problem = make_problem(fault.kernel, *LENGTHS, 1)
-    kernel = fault.build()
-    bound = BOUNDS[plan_of(fault.kernel).spec["dtypes"]["qkv"]]
-    for seed in range(SCHEDULES):
-        report = run(kernel, problem, seed=seed)
-        assert report.hazards or not relative_error(report.out, problem.expected) <= bound, f"seed {seed}"
+    problem, kernel = problem_of(fault.kernel), fault.build()
+    found = [fault.found_as(kernel, problem, seed=seed) for seed in range(SCHEDULES)]
+    assert all(found), f"not found under the seeds {[seed for seed, kind in enumerate(found) if not kind]}"
 
 
 @pytest.mark.parametrize("name", (FP8, BF16))
@@ -36,9 +36,20 @@ def test_correct_kernels_show_nothing(name: str) -> None:
         assert not report.hazards, report.render()
 
 
+@pytest.mark.parametrize("name", FAULTY_FORMS)
+def test_correct_forms_show_nothing(name: str) -> None:
+    """On the problem on which their faults are found, with the bound that finds them."""
+    problem, kernel = form_problem(name, *LENGTHS), EmulatedKernel(form_plan(name), form_source(name))
+    bound = BOUNDS[form_plan(name).spec["dtypes"]["qkv"]]
+    for seed in range(SCHEDULES):
+        report = run(kernel, problem, seed=seed)
+        assert not report.hazards, report.render()
+        assert relative_error(report.out, problem.expected) <= bound
+
+
 def test_corpus_is_large_and_its_names_differ() -> None:
-    assert len(FAULTS) >= 30
-    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    assert len(ALL_FAULTS) >= 100
+    assert len({fault.name for fault in ALL_FAULTS}) == len(ALL_FAULTS)
 
 
 def test_reports_name_line_role_barrier_and_field() -> None:

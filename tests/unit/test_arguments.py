@@ -105,7 +105,7 @@ WRONG: dict[str, Callable[[Call], None]] = {
     "base_scale": move("q_scale", 2),
     "token_stride": strided("q_rope", (TOTAL_Q, HEADS, 64), (1032, 128, 2)),
     "head_stride": strided("k_nope", (TOTAL_K, HEADS, 128), (2048, 136, 1)),
-    "token_stride_zero": strided("k_nope", (TOTAL_K, HEADS, 128), (0, 128, 1)),
+    "token_stride_zero_out": strided("out", (TOTAL_Q, HEADS, 128), (0, 256, 2)),
     "token_stride_negative": strided("k_nope", (TOTAL_K, HEADS, 128), (-1024, 128, 1)),
     "stride_huge": strided("v", (TOTAL_K, HEADS, 128), (2**40, 128, 1)),
     "head_stride_zero_out": strided("out", (TOTAL_Q, HEADS, 128), (2048, 0, 2)),
@@ -778,7 +778,7 @@ def test_a_call_whose_arrays_change_while_it_runs_is_not_kept(library: str) -> N
     inner = driver.launch_kernel
 
     def change_after_the_checks(*arguments: Any) -> int:
-        stretch_in_place(call["k_nope"], 0)
+        stretch_in_place(call["k_nope"], -1)
         return inner(*arguments)
 
     driver.launch_kernel = change_after_the_checks  # type: ignore[method-assign]

@@ -323,9 +323,9 @@ def test_inputs_may_have_one_token_for_all(layout: Layout, name: str) -> None:
     arrays[name] = np.broadcast_to(one, arrays[name].shape)
     assert tokens > 1 and arrays[name].strides[axis] == 0
     _, driver = launched(layout, arrays)
-    place = [item.argument for item in kernel_of(layout)[0].plan.variants[0].tensor_maps].index(name)
+    place = [item.argument for item in plan_of(layout).variants[0].tensor_maps].index(name)
     request = driver.requests[place]
-    assert (request.dims[1], request.strides[0]) == (tokens, 0)
+    assert (request.extents[1], request.strides[0]) == (tokens, 0)
 
 
 def test_scales_take_any_strides_that_do_not_fall() -> None:
