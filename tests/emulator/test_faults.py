@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mla_codegen.emulator import EmulatedKernel
@@ -12,6 +14,7 @@ from tests.emulator.form_problems import form_problem
 from tests.emulator.support import BOUNDS, SCHEDULES, Problem, kernel_of, make_problem, relative_error, run
 from tests.forms import FORMS
 
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "emulator.md"
 LENGTHS = ((192, 70), (290, 90))
 ALL_FAULTS = FAULTS + FORM_FAULTS
 FAULTY_FORMS = sorted({fault.kernel for fault in FORM_FAULTS})
@@ -50,6 +53,14 @@ def test_correct_forms_show_nothing(name: str) -> None:
 def test_corpus_is_large_and_its_names_differ() -> None:
     assert len(ALL_FAULTS) >= 100
     assert len({fault.name for fault in ALL_FAULTS}) == len(ALL_FAULTS)
+
+
+def test_the_documented_faults_are_these() -> None:
+    text = DOCUMENTED.read_text().partition("## Faults that it finds")[2]
+    rows = [line.split(" | ")[1:3] for line in text.splitlines() if line.startswith("|")][2:]
+    short = {FP8: "fp8", BF16: "bf16"}
+    assert rows == [[fault.name, short.get(fault.kernel, f"`{fault.kernel}`")] for fault in ALL_FAULTS]
+    assert f"All {len(ALL_FAULTS)} are found" in text
 
 
 def test_reports_name_line_role_barrier_and_field() -> None:
