@@ -203,6 +203,11 @@ PRODUCTS = (
         "  wgmma_fence();\n  issue_pv(o, p, v.stage);\n  issue_qk",
         "  issue_pv(o, p, v.stage);\n  issue_qk",
     ),
+    drop(
+        "no wgmma fence between products of two shapes",
+        FP8,
+        "  wgmma_fence();  // the next products have another shape and accumulate into the same registers\n",
+    ),
     edit("no commit", FP8, _STEP_PRODUCTS, _STEP_PRODUCTS.replace("  wgmma_commit_group();\n", "")),
     edit(
         "no wait for the products",

@@ -134,6 +134,8 @@ struct PendingAccumulator {
   u32 shadow;
   u32 last_group;
   int line;
+  MmaType type;  // of the latest product into them
+  u32 fences;    // of the thread when that product was issued
 };
 
 struct WordCopy {
@@ -155,6 +157,7 @@ struct Fiber : ThreadView {
   std::vector<u32> group_end;  // operations issued when each group was committed
   u32 mma_issued, groups, groups_waited;
   bool mma_fenced;
+  u32 mma_fences;
   std::vector<u32> bulk_open;  // store operations not yet committed
   std::vector<std::vector<u32>> bulk_groups;
   u32 word_operation;  // the word copies since the last arrive; 0 for none

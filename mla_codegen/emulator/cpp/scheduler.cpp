@@ -258,6 +258,7 @@ static void reset(Engine& e) {
     f.group_end.assign(1, 0);
     f.mma_issued = f.groups = f.groups_waited = 0;
     f.mma_fenced = false;
+    f.mma_fences = 0;
     f.bulk_open.clear();
     f.bulk_groups.clear();
     f.word_operation = 0;

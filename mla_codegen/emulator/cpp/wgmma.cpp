@@ -228,11 +228,20 @@ void wgmma_issue(float* d, const MmaShape& shape, const u32* a_registers, u64 a,
                    [&](int i, u32 row, u32 column) { memcpy(s.d + row * s.n + column, d + i, 8); });
     }
     for (int i = 0; i < count; ++i) d[i] = float_of(kPoison);
-    f.accumulators.push_back({d, count, p->shadow, 0, line});
+    f.accumulators.push_back({d, count, p->shadow, 0, line, shape.type, f.mma_fences});
     held = &f.accumulators.back();
-  } else if (p->shadow == kNever) {
-    p->shadow = held->shadow;
+  } else {
+    if (p->shadow == kNever) p->shadow = held->shadow;
+    const bool same_shape = (held->type == MmaType::e4m3) == (shape.type == MmaType::e4m3);
+    if (!same_shape && held->fences == f.mma_fences) {
+      report(HazardKind::wgmma, line, held->line,
+             "wgmma accumulates into registers of a product of another shape, at line %d, without a wgmma_fence "
+             "between them",
+             held->line);
+    }
   }
+  held->type = shape.type;
+  held->fences = f.mma_fences;
   if (p->shadow != held->shadow || held->count != count) {
     fatal(HazardKind::wgmma, line, "the accumulators of a wgmma differ inside the warpgroup");
   }
@@ -260,7 +269,10 @@ void wgmma_issue(float* d, const MmaShape& shape, const u32* a_registers, u64 a,
   g.queue.erase(g.queue.begin());
 }
 
-void wgmma_fence() { current().mma_fenced = true; }
+void wgmma_fence() {
+  current().mma_fenced = true;
+  ++current().mma_fences;
+}
 
 void wgmma_commit() {
   Fiber& f = current();
