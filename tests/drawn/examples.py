@@ -1,4 +1,4 @@
-"""How many examples a test draws: few and always the same ones, or, with the profile `nightly`, many new ones.
+"""How many examples a test draws: few and always the same, or, with the profile `nightly`, many new ones.
 
 `pytest --hypothesis-profile nightly` takes them; `--hypothesis-seed N` draws the same ones again.
 """

@@ -126,12 +126,5 @@ def _bound(
     with_mean = problem.data == "mean"
     if plan.spec["dtypes"]["qkv"] != "e4m3" or with_mean:
         return contract_bound(plan.spec, v_has_mean=with_mean)
-    rounding = plan.variants[0].p_rounding
-    emulated, _ = reference(plan.spec, **arguments, **_emulation(plan, rounding))
+    emulated, _ = reference(plan.spec, **arguments, p_rounding=plan.variants[0].p_rounding)
     return contract_bound(plan.spec, expected=expected, emulated=emulated)
-
-
-def _emulation(plan: Plan, rounding: Any) -> dict[str, Any]:
-    if rounding.lazy and plan.spec["scales"]["v"] in ("token", "token_head"):
-        return {"p_dtype": rounding.dtype, "p_lift_log2": rounding.lift_log2}
-    return {"p_rounding": rounding}

@@ -18,7 +18,7 @@ from mla_codegen.render import render
 from mla_codegen.spec import Spec
 
 LENGTHS = tuple(range(1, 301))
-"""From one key past three blocks of the smallest tile, two of the largest by default, and a tile of queries."""
+"""Past two blocks of 128 keys and three of 96, and past a tile of 192 queries."""
 QUERIES = {"as many queries": LENGTHS, "one query": (1,) * len(LENGTHS)}
 DIMS = {"smallest": (16, 16, 16), "default": (128, 64, 128)}
 SPECS = {
