@@ -66,9 +66,10 @@ def make_plan(spec: Spec, *, debug: bool = False) -> Plan:
     refused = unsupported(spec)
     if refused:
         _raise_if(spec, refused + (faults if spec.arch in ARCHES else ()))
+    _raise_if(spec, faults)  # the tiles are not those asked for: whether they fit says nothing
     tiles, memory = _fit(spec, tiles, limits)
     asked = _asked(spec)
-    faults += roles.register_faults(tiles, limits, asked=asked)
+    faults = roles.register_faults(tiles, limits, asked=asked)
     faults += smem_faults(memory, tiles, arch=spec.arch, asked=asked)
     _raise_if(spec, faults)
     registers = roles.split_registers(tiles, limits)
