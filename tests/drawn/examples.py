@@ -1,19 +1,13 @@
-"""How many examples a test draws: few and always the same, or, with the profile `nightly`, many new ones.
-
-`pytest --hypothesis-profile nightly` takes them; `--hypothesis-seed N` draws the same ones again.
-"""
+"""How many examples a test draws: few and always the same, or, with the profile `nightly`, many new ones."""
 
 from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-NIGHTLY = "nightly"
-settings.register_profile(NIGHTLY, print_blob=True)
-
 
 def examples(*, ci: int, nightly: int) -> settings:
     """Settings without time limits, since an example may compile a kernel twice."""
-    many = settings.get_current_profile_name() == NIGHTLY
+    many = settings.default is settings.get_profile("nightly")
     return settings(
         max_examples=nightly if many else ci,
         derandomize=not many,
