@@ -8,14 +8,22 @@ from mla_codegen.arch import ArchLimits
 from mla_codegen.errors import Diagnostic
 from mla_codegen.plan.barriers import TRANSPOSE_WARPS, WARPGROUP_THREADS, WARPS_PER_WARPGROUP
 from mla_codegen.plan.model import Role
-from mla_codegen.plan.tiles import K_STEP_BYTES, SMALLEST_BLOCK_N, WGMMA_ROWS, Tiles
+from mla_codegen.plan.tiles import K_STEP_BYTES, SMALLEST_BLOCK_N, TRANSPOSE_COLUMNS, WGMMA_ROWS, Tiles
 
 PLAIN_PRODUCER_REGISTERS = 24
 """Registers of a producer warpgroup that only issues copies: the least that setmaxnreg takes."""
 TRANSPOSING_PRODUCER_REGISTERS = 32
 """The same where it transposes V: the least at which ptxas spills nothing."""
-SCALING_PRODUCER_REGISTERS = 40
-"""The same where its load warp carries scales of K and of V: with 32 it spilled 8 bytes."""
+CARRYING_PRODUCER_REGISTERS = 32
+"""The same where its load warp carries scales of keys, and V is not transposed: with 24 it spilled 16 and 32
+bytes."""
+STRAINED_PRODUCER_REGISTERS = 40
+"""The same where it transposes V and carries scales of V per token, issues many copies of dense tensors, or
+has so few columns of V that their loop is unrolled: with 32 it spilled 8 to 92 bytes."""
+MANY_COPIES = 6
+"""Copies of a block of K from which on dense tensors strain the load warp: 6 and 7 spilled 80 bytes."""
+WIDE_PRODUCER_REGISTERS = 56
+"""The same where it transposes V, for more than 128 keys: with 40 it spilled 16, 88 and 136 bytes."""
 WORKING_REGISTERS = {2: 52, 3: 36}
 """Registers of a consumer beside S, O and P, by the number of consumers: measured with NVRTC 13.0, where 36
 were enough for three consumers and V of 128, and 48 too few for the widest tile of two (4 bytes spilled)."""
@@ -23,11 +31,24 @@ WIDE_V_REGISTERS = {2: 12, 3: 8}
 """What V above 128 needs more where O has a master: with less, V of 160 and 240 spilled 20 and 28 bytes."""
 SCALED_P_REGISTERS = {2: 8, 3: 12}
 """What lazy softmax needs more where V has scales per token: with none, 68 to 144 bytes spilled."""
+WIDE_BLOCK, WIDE_BLOCK_REGISTERS = 192, 24
+"""Keys above which lazy softmax of two consumers needs this much more: 224 keys spilled 80 and 88 bytes."""
 FREE_QK_STEPS = {2: 24, 3: 12}
 """wgmma steps of Q*K whose matrix descriptors the compiler keeps apart without cost."""
 QK_STEP_REGISTERS = 8
 """What each further step needs: 32 steps and V of 192 spilled 16 bytes with two consumers, 15 steps and V of
 128 spilled 20 with three."""
+SOME_QK_STEPS, SOME_QK_STEPS_REGISTERS = 16, 10
+"""Steps of 16-bit types above which two consumers need this much more: 17 and 27 steps spilled 116 bytes and
+more with 8 and 4 to spare, 19 steps none with 12."""
+MASTER_QK_STEPS, MASTER_QK_STEP_REGISTERS = 10, 3
+"""The same for two consumers whose O has a master, which need this much for each further step: 13 steps
+spilled with nothing to spare, 18 with 8, 20 with 24; 15 spilled none with 16."""
+RAW_QK_STEPS, RAW_QK_STEP_REGISTERS = 7, 5
+"""The same where raw rope is added to scaled scores before a lazy softmax: 11 steps spilled 264 bytes with 16
+to spare, 10 with nothing; 9 steps spilled none."""
+RAW_COLUMNS_REGISTERS = 4
+"""What these need more where K has scales per token: 4 steps spilled 16 bytes with nothing to spare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +110,17 @@ def register_faults(tiles: Tiles, limits: ArchLimits, *, asked: tuple[str, ...])
 
 def _producer_registers(tiles: Tiles) -> int:
     """What the producer warpgroup needs, whose warps have one register count."""
-    if tiles.scales_columns and tiles.scales_p:
-        return SCALING_PRODUCER_REGISTERS
-    return TRANSPOSING_PRODUCER_REGISTERS if tiles.transposes_v else PLAIN_PRODUCER_REGISTERS
+    if not tiles.transposes_v:
+        return CARRYING_PRODUCER_REGISTERS if tiles.scales_keys else PLAIN_PRODUCER_REGISTERS
+    if tiles.block_n > 128:
+        return WIDE_PRODUCER_REGISTERS
+    many_copies = tiles.nope.count + tiles.rope_row.count >= MANY_COPIES
+    strained = (
+        tiles.scales_p
+        or (many_copies and (tiles.q_dense or tiles.kv_dense))
+        or tiles.v_columns == TRANSPOSE_COLUMNS
+    )
+    return STRAINED_PRODUCER_REGISTERS if strained else TRANSPOSING_PRODUCER_REGISTERS
 
 
 def registers_fit(tiles: Tiles, limits: ArchLimits) -> bool:
@@ -106,13 +135,25 @@ def _needed_registers(tiles: Tiles) -> int:
 
 def _working_registers(tiles: Tiles) -> int:
     """What the loop of a consumer holds beside its arrays."""
-    steps = (tiles.nope.row_bytes + tiles.rope_row.row_bytes) // K_STEP_BYTES
     return (
         WORKING_REGISTERS[tiles.consumers]
         + (WIDE_V_REGISTERS[tiles.consumers] if tiles.flush_blocks and tiles.ov_depth > 128 else 0)
         + (SCALED_P_REGISTERS[tiles.consumers] if tiles.scales_p and tiles.lazy_softmax else 0)
-        + QK_STEP_REGISTERS * max(0, steps - FREE_QK_STEPS[tiles.consumers])
+        + (WIDE_BLOCK_REGISTERS if tiles.lazy_softmax and tiles.block_n > WIDE_BLOCK else 0)
+        + _qk_registers(tiles)
     )
+
+
+def _qk_registers(tiles: Tiles) -> int:
+    """What the matrix descriptors of Q*K take where they are many."""
+    steps = (tiles.nope.row_bytes + tiles.rope_row.row_bytes) // K_STEP_BYTES
+    if tiles.consumers == 2 and tiles.raw_rope and tiles.lazy_softmax:
+        columns = RAW_COLUMNS_REGISTERS if tiles.scales_columns else 0
+        return columns + RAW_QK_STEP_REGISTERS * max(0, steps - RAW_QK_STEPS)
+    if tiles.consumers == 2 and tiles.flush_blocks:
+        return MASTER_QK_STEP_REGISTERS * max(0, steps - MASTER_QK_STEPS)
+    some = SOME_QK_STEPS_REGISTERS if tiles.consumers == 2 and steps > SOME_QK_STEPS else 0
+    return some + QK_STEP_REGISTERS * max(0, steps - FREE_QK_STEPS[tiles.consumers])
 
 
 def _ways_to_fewer_registers(tiles: Tiles, limits: ArchLimits, asked: tuple[str, ...]) -> list[str]:

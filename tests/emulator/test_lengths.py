@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from mla_codegen.accuracy import contract_bound, measure
+from mla_codegen.accuracy import measure
 from mla_codegen.emulator import EmulatedKernel
 from mla_codegen.plan import make_plan
 from mla_codegen.plan.model import Plan
@@ -16,9 +16,12 @@ from mla_codegen.problems import random_problem
 from mla_codegen.reference import reference
 from mla_codegen.render import render
 from mla_codegen.spec import Spec
+from tests.emulator.support import BOUNDS
 
 LENGTHS = tuple(range(1, 301))
 """Past two blocks of 128 keys and three of 96, and past a tile of 192 queries."""
+FEW_ROWS = 2
+"""Allowance for one sequence, whose error is that of few roundings."""
 QUERIES = {"as many queries": LENGTHS, "one query": (1,) * len(LENGTHS)}
 DIMS = {"smallest": (16, 16, 16), "default": (128, 64, 128)}
 SPECS = {
@@ -51,9 +54,10 @@ def test_every_length_is_right(kind: str, dims: str, mask: str, queries: str) ->
     assert not report.hazards, report.render()
     assert report.unwritten_elements == 0
     expected, _ = reference(plan.spec, **arguments)
-    emulated, _ = reference(plan.spec, **arguments, p_rounding=plan.variants[0].p_rounding)
-    whole = contract_bound(plan.spec, expected=expected, emulated=emulated)
-    assert measure(out, expected).kept(whole)
+    bound = BOUNDS[plan.spec["dtypes"]["qkv"]]
+    whole = measure(out, expected)
+    assert not whole.nonfinite_mismatch
+    assert whole.rel_frobenius <= bound
     for length, rows in zip(LENGTHS, pairwise(arguments["cu_seqlens_q"]), strict=True):
         error = measure(out[slice(*rows)], expected[slice(*rows)])
-        assert error.rel_frobenius <= 3 * whole.rel_frobenius, f"{length} keys: {error}"
+        assert error.rel_frobenius <= FEW_ROWS * bound, f"{length} keys: {error}"
