@@ -18,10 +18,11 @@ CARRYING_PRODUCER_REGISTERS = 32
 """The same where its load warp carries scales of keys, and V is not transposed: with 24 it spilled 16 and 32
 bytes."""
 STRAINED_PRODUCER_REGISTERS = 40
-"""The same where it transposes V and carries scales of V per token, issues many copies of dense tensors, or
-has so few columns of V that their loop is unrolled: with 32 it spilled 8 to 92 bytes."""
+"""The same where it transposes V and carries scales of V per token beside those of K or from dense tensors,
+issues many copies of these, or has so few columns of V that their loop is unrolled: with 32 it spilled 8 to 92
+bytes."""
 MANY_COPIES = 6
-"""Copies of a block of K from which on dense tensors strain the load warp: 6 and 7 spilled 80 bytes."""
+"""Copies of a block of K that strain the load warp where tensors are dense: 7 spilled 80 bytes."""
 WIDE_PRODUCER_REGISTERS = 56
 """The same where it transposes V, for more than 128 keys: with 40 it spilled 16, 88 and 136 bytes."""
 WORKING_REGISTERS = {2: 52, 3: 36}
@@ -31,8 +32,8 @@ WIDE_V_REGISTERS = {2: 12, 3: 8}
 """What V above 128 needs more where O has a master: with less, V of 160 and 240 spilled 20 and 28 bytes."""
 SCALED_P_REGISTERS = {2: 8, 3: 12}
 """What lazy softmax needs more where V has scales per token: with none, 68 to 144 bytes spilled."""
-WIDE_BLOCK, WIDE_BLOCK_REGISTERS = 192, 24
-"""Keys above which lazy softmax of two consumers needs this much more: 224 keys spilled 80 and 88 bytes."""
+WIDE_BLOCK, WIDE_BLOCK_REGISTERS = 160, 24
+"""Keys above which lazy softmax of two consumers needs this much more: 192 spilled 48 bytes, 224 up to 88."""
 FREE_QK_STEPS = {2: 24, 3: 12}
 """wgmma steps of Q*K whose matrix descriptors the compiler keeps apart without cost."""
 QK_STEP_REGISTERS = 8
@@ -116,8 +117,8 @@ def _producer_registers(tiles: Tiles) -> int:
         return WIDE_PRODUCER_REGISTERS
     many_copies = tiles.nope.count + tiles.rope_row.count >= MANY_COPIES
     strained = (
-        tiles.scales_p
-        or (many_copies and (tiles.q_dense or tiles.kv_dense))
+        ((tiles.q_dense or tiles.kv_dense) and (many_copies or tiles.scales_p))
+        or (tiles.scales_columns and tiles.scales_p)
         or tiles.v_columns == TRANSPOSE_COLUMNS
     )
     return STRAINED_PRODUCER_REGISTERS if strained else TRANSPOSING_PRODUCER_REGISTERS
