@@ -18,9 +18,9 @@ CARRYING_PRODUCER_REGISTERS = 32
 """The same where its load warp carries scales of keys, and V is not transposed: with 24 it spilled 16 and 32
 bytes."""
 STRAINED_PRODUCER_REGISTERS = 40
-"""The same where it transposes V and carries scales of V per token beside those of K or from dense tensors,
-issues many copies of these, or has so few columns of V that their loop is unrolled: with 32 it spilled 8 to
-bytes."""
+"""The same where it transposes V and is strained: it carries scales of V per token beside those of K or from
+dense tensors, issues many copies of these, or has so few columns of V that their loop is unrolled. With 32 it
+spilled 8 to 92 bytes."""
 MANY_COPIES = 6
 """Copies of a block of K that strain the load warp where tensors are dense: 7 spilled 80 bytes."""
 WIDE_PRODUCER_REGISTERS = 56
