@@ -32,8 +32,12 @@ WIDE_V_REGISTERS = {2: 12, 3: 8}
 """What V above 128 needs more where O has a master: with less, V of 160 and 240 spilled 20 and 28 bytes."""
 SCALED_P_REGISTERS = {2: 8, 3: 12}
 """What lazy softmax needs more where V has scales per token: with none, 68 to 144 bytes spilled."""
-WIDE_BLOCK, WIDE_BLOCK_REGISTERS = 160, 24
-"""Keys above which lazy softmax of two consumers needs this much more: 192 spilled 48 bytes, 224 up to 88."""
+WIDE_BLOCK, WIDE_BLOCK_REGISTERS = 128, 24
+"""Keys above which lazy softmax of two consumers needs this much more: 160 keys spilled 144 bytes, 192 spilled
+48, 224 up to 88."""
+ODD_V_REGISTERS = 16
+"""What two consumers need more where K has scales per token and V above 128 is no multiple of 32: V of 240
+spilled 76 to 96 bytes with 8 less, where V of 256 spilled none."""
 FREE_QK_STEPS = {2: 24, 3: 12}
 """wgmma steps of Q*K whose matrix descriptors the compiler keeps apart without cost."""
 QK_STEP_REGISTERS = 8
@@ -140,9 +144,16 @@ def _working_registers(tiles: Tiles) -> int:
         WORKING_REGISTERS[tiles.consumers]
         + (WIDE_V_REGISTERS[tiles.consumers] if tiles.flush_blocks and tiles.ov_depth > 128 else 0)
         + (SCALED_P_REGISTERS[tiles.consumers] if tiles.scales_p and tiles.lazy_softmax else 0)
-        + (WIDE_BLOCK_REGISTERS if tiles.lazy_softmax and tiles.block_n > WIDE_BLOCK else 0)
+        + (_two_consumers_registers(tiles) if tiles.consumers == 2 else 0)
         + _qk_registers(tiles)
     )
+
+
+def _two_consumers_registers(tiles: Tiles) -> int:
+    """What only tiles of two consumers can be large enough to need."""
+    odd_v = tiles.scales_columns and tiles.ov_depth > 128 and tiles.ov_depth % 32
+    wide = tiles.lazy_softmax and tiles.block_n > WIDE_BLOCK
+    return (ODD_V_REGISTERS if odd_v else 0) + (WIDE_BLOCK_REGISTERS if wide else 0)
 
 
 def _qk_registers(tiles: Tiles) -> int:
