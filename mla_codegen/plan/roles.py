@@ -33,8 +33,8 @@ WIDE_V_REGISTERS = {2: 12, 3: 8}
 SCALED_P_REGISTERS = {2: 8, 3: 12}
 """What lazy softmax needs more where V has scales per token: with none, 68 to 144 bytes spilled."""
 WIDE_BLOCK, WIDE_BLOCK_REGISTERS = 128, 24
-"""Keys above which lazy softmax of two consumers needs this much more: 160 keys spilled 144 bytes, 192 spilled
-48, 224 up to 88."""
+"""Keys above which lazy softmax of two consumers needs this much more: 160 spilled 144 bytes, 192 spilled 48,
+224 up to 88."""
 ODD_V_REGISTERS = 16
 """What two consumers need more where K has scales per token and V above 128 is no multiple of 32: V of 240
 spilled 76 to 96 bytes with 8 less, where V of 256 spilled none."""
