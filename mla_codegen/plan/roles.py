@@ -43,6 +43,9 @@ FREE_QK_STEPS = {2: 24, 3: 12}
 QK_STEP_REGISTERS = 8
 """What each further step needs: 32 steps and V of 192 spilled 16 bytes with two consumers, 15 steps and V of
 128 spilled 20 with three."""
+SCALED_P_STEPS_REGISTERS = 16
+"""What three consumers need more above their free steps where P has the scales of V: 13 steps spilled 60 and
+108 bytes with 4 and 12 to spare."""
 SOME_QK_STEPS, SOME_QK_STEPS_REGISTERS = 16, 10
 """Steps of 16-bit types above which two consumers need this much more: 17 and 27 steps spilled 116 bytes and
 more with 8 and 4 to spare, 19 steps none with 12."""
@@ -164,8 +167,11 @@ def _qk_registers(tiles: Tiles) -> int:
         return columns + RAW_QK_STEP_REGISTERS * max(0, steps - RAW_QK_STEPS)
     if tiles.consumers == 2 and tiles.flush_blocks:
         return MASTER_QK_STEP_REGISTERS * max(0, steps - MASTER_QK_STEPS)
+    further = max(0, steps - FREE_QK_STEPS[tiles.consumers])
     some = SOME_QK_STEPS_REGISTERS if tiles.consumers == 2 and steps > SOME_QK_STEPS else 0
-    return some + QK_STEP_REGISTERS * max(0, steps - FREE_QK_STEPS[tiles.consumers])
+    if tiles.consumers == 3 and further and tiles.scales_p and tiles.lazy_softmax:
+        some = SCALED_P_STEPS_REGISTERS
+    return some + QK_STEP_REGISTERS * further
 
 
 def _ways_to_fewer_registers(tiles: Tiles, limits: ArchLimits, asked: tuple[str, ...]) -> list[str]:
