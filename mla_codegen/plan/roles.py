@@ -15,16 +15,19 @@ PLAIN_PRODUCER_REGISTERS = 24
 TRANSPOSING_PRODUCER_REGISTERS = 32
 """The same where it transposes V: the least at which ptxas spills nothing."""
 CARRYING_PRODUCER_REGISTERS = 32
-"""The same where its load warp carries scales of keys, and V is not transposed: with 24 it spilled 16 and 32
-bytes."""
+"""The same where it does not transpose V, but its load warp carries scales of keys and is strained: by those
+of K and of V, by more than 128 keys or by many copies. With 24 it spilled 16 and 32 bytes."""
 STRAINED_PRODUCER_REGISTERS = 40
 """The same where it transposes V and is strained: it carries scales of V per token beside those of K or from
 dense tensors, issues many copies of these, or has so few columns of V that their loop is unrolled. With 32 it
 spilled 8 to 92 bytes."""
 MANY_COPIES = 6
-"""Copies of a block of K that strain the load warp where tensors are dense: 7 spilled 80 bytes."""
+"""Copies of a block of K that strain the load warp: 7 of dense tensors spilled 80 bytes, 9 beside scales of
+keys 16."""
+STRAINING_BLOCK = 128
+"""Keys above which a block strains the producer."""
 WIDE_PRODUCER_REGISTERS = 56
-"""The same where it transposes V, for more than 128 keys: with 40 it spilled 16, 88 and 136 bytes."""
+"""The same where it transposes V, for more keys than that: with 40 it spilled 16, 88 and 136 bytes."""
 WORKING_REGISTERS = {2: 52, 3: 36}
 """Registers of a consumer beside S, O and P, by the number of consumers: measured with NVRTC 13.0, where 36
 were enough for three consumers and V of 128, and 48 too few for the widest tile of two (4 bytes spilled)."""
@@ -32,9 +35,9 @@ WIDE_V_REGISTERS = {2: 12, 3: 8}
 """What V above 128 needs more where O has a master: with less, V of 160 and 240 spilled 20 and 28 bytes."""
 SCALED_P_REGISTERS = {2: 8, 3: 12}
 """What lazy softmax needs more where V has scales per token: with none, 68 to 144 bytes spilled."""
-WIDE_BLOCK, WIDE_BLOCK_REGISTERS = 128, 24
-"""Keys above which lazy softmax of two consumers needs this much more: 160 spilled 144 bytes, 192 spilled 48,
-224 up to 88."""
+WIDE_BLOCK, WIDE_SCALED_P_BLOCK, WIDE_BLOCK_REGISTERS = 160, 128, 24
+"""Keys above which lazy softmax of two consumers needs this much more, without and with scales of V in P: 224
+keys spilled 80 and 88 bytes; with them 160 spilled 144 and 192 spilled 48."""
 ODD_V_REGISTERS = 16
 """What two consumers need more where K has scales per token and V above 128 is no multiple of 32: V of 240
 spilled 76 to 96 bytes with 8 less, where V of 256 spilled none."""
@@ -118,14 +121,17 @@ def register_faults(tiles: Tiles, limits: ArchLimits, *, asked: tuple[str, ...])
 
 def _producer_registers(tiles: Tiles) -> int:
     """What the producer warpgroup needs, whose warps have one register count."""
-    if not tiles.transposes_v:
-        return CARRYING_PRODUCER_REGISTERS if tiles.scales_keys else PLAIN_PRODUCER_REGISTERS
-    if tiles.block_n > 128:
-        return WIDE_PRODUCER_REGISTERS
     many_copies = tiles.nope.count + tiles.rope_row.count >= MANY_COPIES
+    wide = tiles.block_n > STRAINING_BLOCK
+    carries_both = tiles.scales_columns and tiles.scales_p
+    if not tiles.transposes_v:
+        strained = carries_both or (tiles.scales_keys and (wide or many_copies))
+        return CARRYING_PRODUCER_REGISTERS if strained else PLAIN_PRODUCER_REGISTERS
+    if wide:
+        return WIDE_PRODUCER_REGISTERS
     strained = (
         ((tiles.q_dense or tiles.kv_dense) and (many_copies or tiles.scales_p))
-        or (tiles.scales_columns and tiles.scales_p)
+        or carries_both
         or tiles.v_columns == TRANSPOSE_COLUMNS
     )
     return STRAINED_PRODUCER_REGISTERS if strained else TRANSPOSING_PRODUCER_REGISTERS
@@ -155,7 +161,7 @@ def _working_registers(tiles: Tiles) -> int:
 def _two_consumers_registers(tiles: Tiles) -> int:
     """What only tiles of two consumers can be large enough to need."""
     odd_v = tiles.scales_columns and tiles.ov_depth > 128 and tiles.ov_depth % 32
-    wide = tiles.lazy_softmax and tiles.block_n > WIDE_BLOCK
+    wide = tiles.lazy_softmax and tiles.block_n > (WIDE_SCALED_P_BLOCK if tiles.scales_p else WIDE_BLOCK)
     return (ODD_V_REGISTERS if odd_v else 0) + (WIDE_BLOCK_REGISTERS if wide else 0)
 
 
