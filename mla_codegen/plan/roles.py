@@ -27,7 +27,8 @@ keys 16."""
 STRAINING_BLOCK = 128
 """Keys above which a block strains the producer."""
 WIDE_PRODUCER_REGISTERS = 56
-"""The same where it transposes V, for more keys than that: with 40 it spilled 16, 88 and 136 bytes."""
+"""The same where it transposes V for more keys than that, or carries scales of K and of V from dense tensors:
+with 40 it spilled 16, 88 and 136 bytes, and 20."""
 WORKING_REGISTERS = {2: 52, 3: 36}
 """Registers of a consumer beside S, O and P, by the number of consumers: measured with NVRTC 13.0, where 36
 were enough for three consumers and V of 128, and 48 too few for the widest tile of two (4 bytes spilled)."""
@@ -55,11 +56,6 @@ more with 8 and 4 to spare, 19 steps none with 12."""
 MASTER_QK_STEPS, MASTER_QK_STEP_REGISTERS = 10, 3
 """The same for two consumers whose O has a master, which need this much for each further step: 13 steps
 spilled with nothing to spare, 18 with 8, 20 with 24; 15 spilled none with 16."""
-RAW_QK_STEPS, RAW_QK_STEP_REGISTERS = 7, 5
-"""The same where raw rope is added to scaled scores before a lazy softmax: 11 steps spilled 264 bytes with 16
-to spare, 10 with nothing; 9 steps spilled none."""
-RAW_COLUMNS_REGISTERS = 4
-"""What these need more where K has scales per token: 4 steps spilled 16 bytes with nothing to spare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,16 +119,17 @@ def _producer_registers(tiles: Tiles) -> int:
     """What the producer warpgroup needs, whose warps have one register count."""
     many_copies = tiles.nope.count + tiles.rope_row.count >= MANY_COPIES
     wide = tiles.block_n > STRAINING_BLOCK
+    is_dense = tiles.q_dense or tiles.kv_dense
     carries_both = tiles.scales_columns and tiles.scales_p
+    if carries_both and is_dense:
+        return WIDE_PRODUCER_REGISTERS
     if not tiles.transposes_v:
         strained = carries_both or (tiles.scales_keys and (wide or many_copies))
         return CARRYING_PRODUCER_REGISTERS if strained else PLAIN_PRODUCER_REGISTERS
     if wide:
         return WIDE_PRODUCER_REGISTERS
     strained = (
-        ((tiles.q_dense or tiles.kv_dense) and (many_copies or tiles.scales_p))
-        or carries_both
-        or tiles.v_columns == TRANSPOSE_COLUMNS
+        (is_dense and (many_copies or tiles.scales_p)) or carries_both or tiles.v_columns == TRANSPOSE_COLUMNS
     )
     return STRAINED_PRODUCER_REGISTERS if strained else TRANSPOSING_PRODUCER_REGISTERS
 
@@ -168,9 +165,6 @@ def _two_consumers_registers(tiles: Tiles) -> int:
 def _qk_registers(tiles: Tiles) -> int:
     """What the matrix descriptors of Q*K take where they are many."""
     steps = (tiles.nope.row_bytes + tiles.rope_row.row_bytes) // K_STEP_BYTES
-    if tiles.consumers == 2 and tiles.raw_rope and tiles.lazy_softmax:
-        columns = RAW_COLUMNS_REGISTERS if tiles.scales_columns else 0
-        return columns + RAW_QK_STEP_REGISTERS * max(0, steps - RAW_QK_STEPS)
     if tiles.consumers == 2 and tiles.flush_blocks:
         return MASTER_QK_STEP_REGISTERS * max(0, steps - MASTER_QK_STEPS)
     further = max(0, steps - FREE_QK_STEPS[tiles.consumers])
