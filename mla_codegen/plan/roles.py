@@ -16,7 +16,7 @@ TRANSPOSING_PRODUCER_REGISTERS = 32
 """The same where it transposes V: the least at which ptxas spills nothing."""
 CARRYING_PRODUCER_REGISTERS = 32
 """The same where it does not transpose V, but its load warp carries scales of keys and is strained: by those
-of K and of V, by more than 128 keys or by many copies. With 24 it spilled 16 and 32 bytes."""
+of K and of V, by 128 keys or more or by many copies. With 24 it spilled 16, 20 and 32 bytes."""
 STRAINED_PRODUCER_REGISTERS = 40
 """The same where it transposes V and is strained: it carries scales of V per token beside those of K or from
 dense tensors, issues many copies of these, or has so few columns of V that their loop is unrolled. With 32 it
@@ -25,7 +25,7 @@ MANY_COPIES = 6
 """Copies of a block of K that strain the load warp: 7 of dense tensors spilled 80 bytes, 9 beside scales of
 keys 16."""
 STRAINING_BLOCK = 128
-"""Keys above which a block strains the producer."""
+"""Keys that strain a load warp which carries their scales; more than these strain the transposition."""
 WIDE_PRODUCER_REGISTERS = 56
 """The same where it transposes V for more keys than that, or carries scales of K and of V from dense tensors:
 with 40 it spilled 16, 88 and 136 bytes, and 20."""
@@ -56,6 +56,9 @@ more with 8 and 4 to spare, 19 steps none with 12."""
 MASTER_QK_STEPS, MASTER_QK_STEP_REGISTERS = 10, 3
 """The same for two consumers whose O has a master, which need this much for each further step: 13 steps
 spilled with nothing to spare, 18 with 8, 20 with 24; 15 spilled none with 16."""
+RAW_QK_STEPS, RAW_QK_STEPS_REGISTERS = 9, (6, 18)
+"""Steps above which these need more where raw rope is added before a lazy softmax: 10 steps and V of 256
+spilled 148 bytes with nothing to spare and none with 8; 11 steps and V of 224 spilled 264 with 16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,15 +121,14 @@ def register_faults(tiles: Tiles, limits: ArchLimits, *, asked: tuple[str, ...])
 def _producer_registers(tiles: Tiles) -> int:
     """What the producer warpgroup needs, whose warps have one register count."""
     many_copies = tiles.nope.count + tiles.rope_row.count >= MANY_COPIES
-    wide = tiles.block_n > STRAINING_BLOCK
     is_dense = tiles.q_dense or tiles.kv_dense
     carries_both = tiles.scales_columns and tiles.scales_p
-    if carries_both and is_dense:
+    if carries_both and is_dense and tiles.ov_depth <= 128:
         return WIDE_PRODUCER_REGISTERS
     if not tiles.transposes_v:
-        strained = carries_both or (tiles.scales_keys and (wide or many_copies))
+        strained = carries_both or (tiles.scales_keys and (tiles.block_n >= STRAINING_BLOCK or many_copies))
         return CARRYING_PRODUCER_REGISTERS if strained else PLAIN_PRODUCER_REGISTERS
-    if wide:
+    if tiles.block_n > STRAINING_BLOCK:
         return WIDE_PRODUCER_REGISTERS
     strained = (
         (is_dense and (many_copies or tiles.scales_p)) or carries_both or tiles.v_columns == TRANSPOSE_COLUMNS
@@ -166,7 +168,9 @@ def _qk_registers(tiles: Tiles) -> int:
     """What the matrix descriptors of Q*K take where they are many."""
     steps = (tiles.nope.row_bytes + tiles.rope_row.row_bytes) // K_STEP_BYTES
     if tiles.consumers == 2 and tiles.flush_blocks:
-        return MASTER_QK_STEP_REGISTERS * max(0, steps - MASTER_QK_STEPS)
+        raw = tiles.raw_rope and tiles.lazy_softmax and steps > RAW_QK_STEPS
+        more = RAW_QK_STEPS_REGISTERS[steps > RAW_QK_STEPS + 1] if raw else 0
+        return more + MASTER_QK_STEP_REGISTERS * max(0, steps - MASTER_QK_STEPS)
     further = max(0, steps - FREE_QK_STEPS[tiles.consumers])
     some = SOME_QK_STEPS_REGISTERS if tiles.consumers == 2 and steps > SOME_QK_STEPS else 0
     if tiles.consumers == 3 and further and tiles.scales_p and tiles.lazy_softmax:
