@@ -63,6 +63,11 @@ GROUPS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "lse": {**_DEFAULT, "softmax": {"lse": "natural"}},
         "rope 0": {**_scales(q="token", k="token"), "dims": {"nope": 128, "rope": 0, "v": 128}},
         "192/64/256": {**_DEFAULT, "dims": {"nope": 192, "rope": 64, "v": 256}},
+        "192/64/256, v transposed": {
+            **_DEFAULT,
+            "dims": {"nope": 192, "rope": 64, "v": 256},
+            "layout": {"v": "transposed"},
+        },
         "64/64/64": {**_DEFAULT, "dims": {"nope": 64, "rope": 64, "v": 64}},
         "v 192": {**_DEFAULT, "dims": {"nope": 128, "rope": 64, "v": 192}},
     },

@@ -27,7 +27,7 @@ def test_the_debug_build_is_right(spec: str) -> None:
 @pytest.mark.parametrize(("spec", "fault"), _faults())
 def test_a_barrier_that_never_completes_is_named(spec: str, fault: str) -> None:
     function = "tests.gpu.cases_debug:broken"
-    found = run_watched(function, seconds=60, arguments={"spec": spec, "fault": fault})
+    found = run_watched(function, seconds=180, arguments={"spec": spec, "fault": fault})
     assert found["error"], "the launch ended without an error"
     missing = [part for part in ("role", "barrier", "stage") if not found[part]]
     assert not missing, f"the error does not name a known {' and '.join(missing)}: {found['error']}"
