@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "04a48120a40a1e58897478ff77cc8977ae3127ce91298e855886a4525842f9d9"
+SOURCE_DIGEST = "121d29e7968e747479469647a6cfca5e980f0e9366e003b4a7e8155a824c9380"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

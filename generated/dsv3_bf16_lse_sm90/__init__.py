@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "d043b5922fd470c2c03d9a43dd9d7e1fa82830e5045f1cc03c1c693107a06bf2"
+SOURCE_DIGEST = "d5de93d9b610e1e0bc8b21f0fd3335ebfeb5053dec16e3adb5d056e190508ae8"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "8f49cd94b0924013f9f57af42ec511009c5adfbc5b626ba09f18fea0c07e3a6e"
+SOURCE_DIGEST = "888907a424e363f83e1643fd17665b03ca959132ad0291c7b04091e5dcc16428"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -967,8 +967,7 @@ __device__ __forceinline__ SoftmaxRows first_softmax_rows(const Params& params, 
   SoftmaxRows rows;
 #pragma unroll
   for (u32 half = 0; half < 2; ++half) {
-    float scale = 1.0f;
-    const float factor = params.scale_log2 * scale;
+    float factor = params.scale_log2;
     // Never 0: a hidden key's -inf * 0 would be NaN. NaN where a scale is NaN, or negative (not allowed).
     const float safe_factor = factor >= 0.0f ? max_f32(factor, kSmallestFactor) : nan_f32();
     rows.factor[half] = safe_factor;

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "1b4a8b91e2e20d409301e7ef87620ee97204459bf35a31fe10cb511bbaa3f852"
+SOURCE_DIGEST = "932f86f9ff0bfa1de2f2bd80ff517b49637b613446f32e953851bffc096c8638"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

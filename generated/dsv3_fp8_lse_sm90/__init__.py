@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "5edea71da4c4bd68a5f7019edf4901ca31ea8db8f7e873768388a97a457e7866"
+SOURCE_DIGEST = "7db7e89b5be83f70eb82b214e90d062e6dba110b43cc9a778b9ac41a0c01f4d7"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

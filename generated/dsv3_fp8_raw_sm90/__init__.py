@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "2a3003e5aa90c453b86d697161828746e9d477884dd017b0e6e76c3554e7f2e9"
+SOURCE_DIGEST = "eff8e08b030fe36a88c93c649625b62caf01b13138c1c9f000581dcf99e887a5"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "d8eb322b5be3550589941417439e57f030207730e6f3a271b08f749893b75de0"
+SOURCE_DIGEST = "1d79a568370a9adb6a8c64c04976de871dcc4695dc465e22902707141c416645"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

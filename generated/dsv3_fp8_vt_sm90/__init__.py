@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "349f1393c9778780b9ae8a67b40da5ac53d44729a3009f9a533c79e6c6e23a14"
+SOURCE_DIGEST = "80eb63e17c2b328841f4d0999e6a39c8cb4f4f7f1dfdb09395b471bbbc0d472b"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

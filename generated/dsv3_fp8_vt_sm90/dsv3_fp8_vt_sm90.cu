@@ -491,6 +491,7 @@ constexpr u32 kOutRowUnits = 16;  // stores per output row
 
 // Transposed V
 constexpr u32 kTokenGroups = 6;  // groups of 16 tokens in a V column
+constexpr i32 kVChunk0FirstToken = 0;  // tokens 0 to 63, in groups of 16
 constexpr u32 kVChunk0GroupBegin = 0;  // tokens 0 to 63, in groups of 16
 constexpr u32 kVChunk0GroupEnd = 4;  // one past its last group
 constexpr u32 kVChunk0Offset = 0;  // bytes in a stage: 128 columns * first token
@@ -498,6 +499,7 @@ constexpr u32 kVChunk0Width = 64;  // bytes of a row, and swizzle width
 constexpr u32 kVChunk0SwizzleMode = 2;  // of the matrix descriptor
 constexpr u32 kVChunk0FirstStep = 0;  // wgmma step along K at which it starts
 constexpr u32 kVChunk0Steps = 2;  // wgmma steps along K
+constexpr i32 kVChunk1FirstToken = 64;  // tokens 64 to 95, in groups of 16
 constexpr u32 kVChunk1GroupBegin = 4;  // tokens 64 to 95, in groups of 16
 constexpr u32 kVChunk1GroupEnd = 6;  // one past its last group
 constexpr u32 kVChunk1Offset = 8192;  // bytes in a stage: 128 columns * first token
@@ -808,9 +810,9 @@ __device__ __forceinline__ void load_v_block(const TensorMaps& maps, const Param
   const i32 head = tile.head * (i32)params.v_head_step;
   mbarrier_arrive_expect_tx(v_full(stage), kVTxBytes);
   cp_async_bulk_tensor_3d(v_tile(stage) + kVChunk0Offset, maps.v_64_map, v_full(stage),
-                          token + 0, 0, head);
+                          token + kVChunk0FirstToken, 0, head);
   cp_async_bulk_tensor_3d(v_tile(stage) + kVChunk1Offset, maps.v_32_map, v_full(stage),
-                          token + 64, 0, head);
+                          token + kVChunk1FirstToken, 0, head);
 }
 
 // Waits on: k_empty, v_empty. Signals: q_full, k_full, v_full: one lane, by its arrival and
@@ -1318,9 +1320,8 @@ __device__ __forceinline__ SoftmaxRows first_softmax_rows(const Params& params, 
   SoftmaxRows rows;
 #pragma unroll
   for (u32 half = 0; half < 2; ++half) {
-    float scale = 1.0f;
-    scale *= ld_shared_f32(q_scale_tile() + ((u32)row_in_tile + 8 * half) * (u32)sizeof(float));
-    const float factor = params.scale_log2 * scale;
+    float factor = params.scale_log2;
+    factor *= ld_shared_f32(q_scale_tile() + ((u32)row_in_tile + 8 * half) * (u32)sizeof(float));
     // Never 0: a hidden key's -inf * 0 would be NaN. NaN where a scale is NaN, or negative (not allowed).
     const float safe_factor = factor >= 0.0f ? max_f32(factor, kSmallestFactor) : nan_f32();
     rows.factor[half] = safe_factor;

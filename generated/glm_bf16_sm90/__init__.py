@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "c27b166f4d7ef1d0f0b4e22ee57b86b80e1e6301d41c2ed48ac34c0ae78c8309"
+SOURCE_DIGEST = "cd5b75364b4e8bf31a1307223679600e8fdb715253c977c2c17a93512fba3705"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "a35c1053b4ff2089ed1a0b37642dd0138f42e628bd87d9c95c71e893bae8cb04"
+SOURCE_DIGEST = "0881e514d039bd7eb89e9e6e8968ce12d7e6f25840591c435023ce4c170b9b22"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

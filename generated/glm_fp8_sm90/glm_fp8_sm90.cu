@@ -495,6 +495,7 @@ constexpr u32 kOutRowUnits = 32;  // stores per output row
 
 // Transposed V
 constexpr u32 kTokenGroups = 4;  // groups of 16 tokens in a V column
+constexpr i32 kVChunk0FirstToken = 0;  // tokens 0 to 63, in groups of 16
 constexpr u32 kVChunk0GroupBegin = 0;  // tokens 0 to 63, in groups of 16
 constexpr u32 kVChunk0GroupEnd = 4;  // one past its last group
 constexpr u32 kVChunk0Offset = 0;  // bytes in a stage: 256 columns * first token
@@ -803,7 +804,7 @@ __device__ __forceinline__ void load_v_block(const TensorMaps& maps, const Param
   const i32 head = tile.head * (i32)params.v_head_step;
   mbarrier_arrive_expect_tx(v_full(stage), kVTxBytes);
   cp_async_bulk_tensor_3d(v_tile(stage) + kVChunk0Offset, maps.v_64_map, v_full(stage),
-                          token + 0, 0, head);
+                          token + kVChunk0FirstToken, 0, head);
 }
 
 // Waits on: k_empty, v_empty. Signals: q_full, k_full, v_full: one lane, by its arrival and
@@ -1299,9 +1300,8 @@ __device__ __forceinline__ SoftmaxRows first_softmax_rows(const Params& params, 
   SoftmaxRows rows;
 #pragma unroll
   for (u32 half = 0; half < 2; ++half) {
-    float scale = 1.0f;
-    scale *= ld_shared_f32(q_scale_tile() + ((u32)row_in_tile + 8 * half) * (u32)sizeof(float));
-    const float factor = params.scale_log2 * scale;
+    float factor = params.scale_log2;
+    factor *= ld_shared_f32(q_scale_tile() + ((u32)row_in_tile + 8 * half) * (u32)sizeof(float));
     // Never 0: a hidden key's -inf * 0 would be NaN. NaN where a scale is NaN, or negative (not allowed).
     const float safe_factor = factor >= 0.0f ? max_f32(factor, kSmallestFactor) : nan_f32();
     rows.factor[half] = safe_factor;

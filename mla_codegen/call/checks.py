@@ -21,6 +21,8 @@ from mla_codegen.plan.model import Variant
 _GRID_Z_LIMIT = 65535
 _COUNTED = ("total_q", "q_len", "total_k", "kv_len", "v_columns")
 """Sizes that a kernel has coordinates of, in 32 bits."""
+_MOST_TOKENS = MAX_INT32 - 1024
+"""Queries and keys together: a kernel adds both, and a tile more of each, in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ def check_limits(problem: Problem, variant: Variant) -> None:
     sizes, tiles = problem.sizes, query_tiles(variant, problem)
     limits = (
         *((name, sizes[name], MAX_INT32) for name in _COUNTED if name in sizes),
+        ("queries + keys", _tokens(sizes, "q") + _tokens(sizes, "k"), _MOST_TOKENS),
         ("query tiles x heads", tiles * problem.heads, MAX_INT32),
         ("batch", problem.batch, variant.launch.grid_y_limit * _GRID_Z_LIMIT),
     )
@@ -86,6 +89,12 @@ def check_limits(problem: Problem, variant: Variant) -> None:
         for name, found, allowed in limits
         if found > allowed
     )
+
+
+def _tokens(sizes: Mapping[str, int], side: str) -> int:
+    """Tokens of all sequences of a ragged side, or of one of a dense side."""
+    dense = {"q": "q_len", "k": "kv_len"}[side]
+    return sizes[dense] if dense in sizes else sizes[f"total_{side}"]
 
 
 def output_shape(rule: ArgumentRule, problem: Problem) -> tuple[int, ...]:

@@ -9,7 +9,8 @@ YaRN asks for). The kernel gets views of them where it can: queries and keys of 
 copied, since transformers keeps heads outside of tokens, and tensors are quantised where the spec says so.
 
 Padding, left or right, is taken out before the call, and rows of padding come back as zeros; that copies, and
-waits for the device. A batch without padding costs neither a wait nor, for one sequence, a copy.
+waits for the device, as looking at an attention_mask does. A batch without one costs neither a wait nor, for
+one sequence, a copy.
 """
 
 from __future__ import annotations

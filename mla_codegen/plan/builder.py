@@ -198,6 +198,7 @@ def _features(spec: Spec, tiles: Tiles, *, debug: bool) -> Features:
     return Features(
         has_rope=tiles.rope_depth > 0,
         raw_rope=tiles.raw_rope,
+        scales_raw_rows=tiles.scales_raw_rows,
         q_dense=tiles.q_dense,
         kv_dense=tiles.kv_dense,
         counts_sequences=tiles.q_dense or tiles.kv_dense or tiles.stored_transposed,
@@ -264,12 +265,11 @@ def _issue_qk(tiles: Tiles) -> str:
 
 def _scale_scores(tiles: Tiles) -> str | None:
     """The partial that scales S; None where the factor of softmax has all scales."""
-    if tiles.raw_rope:
-        which = "both" if tiles.scales_columns else "rows"
-    elif tiles.scales_columns:
-        which = "columns"
-    else:
+    if not (tiles.scales_columns or tiles.scales_raw_rows):
         return None
+    which = "rows" if tiles.scales_raw_rows else "columns"
+    if tiles.scales_columns and tiles.scales_raw_rows:
+        which = "both"
     return f"_scale_scores_{which}.cu.j2"
 
 
@@ -326,7 +326,7 @@ def _device_primitives(spec: Spec, tiles: Tiles, *, debug: bool) -> tuple[str, .
         "layout": True,
         "thread": True,
         "shuffle_f32": True,
-        "shuffle_u32": tiles.out != "f32",
+        "shuffle_u32": tiles.out != "f32" and tiles.ov_depth >= 32,
         "barrier": True,
         "mbarrier": True,
         "mbarrier_wait": not debug,

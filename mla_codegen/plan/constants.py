@@ -31,7 +31,7 @@ GRID_Y_LIMIT = 65535
 HEAD_GROUP = 8
 """Heads whose tiles are launched together: their K and V stay in the L2 cache while all query tiles pass."""
 SMALLEST_FACTOR_LOG2 = -100
-"""Stands in for a factor of 0; logits below 2^-60 times any score are 0 in fp32 all the same."""
+"""Stands in for a factor of 0; a score times less than that are 0 in fp32 all the same."""
 SMALLEST_V_SCALE_LOG2 = -64
 """Stands in for a v_scale of 0, which has no logarithm: V times 2^-64 is nothing beside any other key's."""
 MASTER_VECTOR_BYTES = 16
@@ -213,6 +213,7 @@ def _transposed(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantG
         first, last = chunk.first_token, chunk.first_token + chunk.width_bytes
         tokens = f"tokens {first} to {last - 1}, in groups of 16"
         rows += [
+            *([("i32", f"{chunk.prefix}FirstToken", first, tokens)] if tiles.stored_transposed else []),
             ("u32", f"{chunk.prefix}GroupBegin", first // 16, tokens),
             ("u32", f"{chunk.prefix}GroupEnd", last // 16, "one past its last group"),
             (

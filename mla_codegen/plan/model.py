@@ -367,6 +367,7 @@ class Features:
 
     has_rope: bool
     raw_rope: bool
+    scales_raw_rows: bool
     q_dense: bool
     kv_dense: bool
     counts_sequences: bool

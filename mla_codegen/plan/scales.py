@@ -41,10 +41,10 @@ def score_factors(tiles: Tiles) -> Factors:
     per_row = [
         name for name, used in (("q_scale", tiles.scales_rows), ("k_scale", tiles.folds_k_scale)) if used
     ]
-    scores = " * ".join(per_row) or "1"
+    scores = " * ".join(per_row)
     rest = whole if tiles.raw_rope else " * ".join([whole, *per_row])
     return Factors(
         softmax="1" if tiles.scales_p else rest,
-        scores=scores if tiles.raw_rope else "",
+        scores=scores if tiles.scales_raw_rows else "",
         scaled_p=rest if tiles.scales_p else "",
     )

@@ -14,7 +14,7 @@ from mla_codegen.plan.model import SeedConstant, Smem, SmemField
 from mla_codegen.plan.tiles import TILE_ALIGN_BYTES, Tiles
 
 SCALE_ALIGN_BYTES = 16
-"""Alignment of the scales: two at a time are read, and stages stay aligned for any block_n."""
+"""Alignment of the scales: four at a time are read, and stages stay aligned for any block_n."""
 _F32 = 4
 _MBARRIER = 8
 

@@ -169,6 +169,11 @@ class Tiles:
         return self.v_scale in ("token", "token_head")
 
     @property
+    def scales_raw_rows(self) -> bool:
+        """The scales of rows go into S before an unscaled rope is added, and not into the factor of softmax."""
+        return self.raw_rope and (self.scales_rows or self.folds_k_scale)
+
+    @property
     def rereads_factors(self) -> bool:
         """The factors of softmax lie in shared memory: a read from there keeps it behind the turn.
 
