@@ -19,8 +19,6 @@ from mla_codegen.errors import Diagnostic, LaunchError
 from mla_codegen.plan.model import Variant
 
 _GRID_Z_LIMIT = 65535
-_COUNTED = ("total_q", "q_len", "total_k", "kv_len", "v_columns")
-"""Sizes that a kernel has coordinates of, in 32 bits."""
 _MOST_TOKENS = MAX_INT32 - 1024
 """Queries and keys together: a kernel adds both, and a tile more of each, in 32 bits."""
 
@@ -79,8 +77,8 @@ def check_limits(problem: Problem, variant: Variant) -> None:
     """LaunchError where the problem is larger than its grid or its 32-bit sizes can be."""
     sizes, tiles = problem.sizes, query_tiles(variant, problem)
     limits = (
-        *((name, sizes[name], MAX_INT32) for name in _COUNTED if name in sizes),
         ("queries + keys", _tokens(sizes, "q") + _tokens(sizes, "k"), _MOST_TOKENS),
+        ("v_columns", sizes.get("v_columns", 0), MAX_INT32),
         ("query tiles x heads", tiles * problem.heads, MAX_INT32),
         ("batch", problem.batch, variant.launch.grid_y_limit * _GRID_Z_LIMIT),
     )

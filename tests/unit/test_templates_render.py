@@ -753,7 +753,11 @@ TRACES: dict[str, tuple[tuple[str, ...], Callable[[Plan], bool]]] = {
         ("q_rope_map", "kRopeChunks", "kKRopeOffset", "k_rope_tile", "q.rope"),
         lambda made: made.variants[0].features.has_rope,
     ),
-    "raw rope": (("add_rope", "score_scale"), lambda made: made.variants[0].features.raw_rope),
+    "raw rope": (("add_rope",), lambda made: made.variants[0].features.raw_rope),
+    "row scales of raw rope": (
+        ("score_scale",),
+        lambda made: made.variants[0].features.raw_rope and made.spec["scales"]["q"] != "none",
+    ),
     "scales of P": (
         ("v_scale_smem", "fold_v_scales", "kVScaleStageBytes", "kSmallestVScale", "score_factor"),
         lambda made: made.variants[0].features.scales_p,
