@@ -170,7 +170,7 @@ class Tiles:
 
     @property
     def scales_raw_rows(self) -> bool:
-        """The scales of rows go into S before an unscaled rope is added, and not into the factor of softmax."""
+        """Scales of rows go into S before an unscaled rope is added, and not into the factor of softmax."""
         return self.raw_rope and (self.scales_rows or self.folds_k_scale)
 
     @property
