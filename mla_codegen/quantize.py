@@ -80,7 +80,8 @@ def quantize(
         cu_seqlens_q, cu_seqlens_k (int32) and max_seqlen_q.
 
     Raises:
-        ValueError: arguments missing, not declared or with wrong shapes; infinities or NaN in host arrays.
+        ValueError: arguments missing, not declared or with wrong shapes; infinities or NaN in host arrays;
+            lengths in host memory that fall or do not fit the tensors.
     """
     facts = tensor_facts(spec)
     lib = library_of(q)
@@ -104,8 +105,11 @@ def quantize(
     for (name, form), scale in zip(forms.items(), (q_scale, k_scale, v_scale), strict=True):
         if scale is not None:
             packed[name] = _scale_layout(form, scale)
+    tokens = {"cu_seqlens_q": inputs.q_nope.shape[0], "cu_seqlens_k": inputs.k_nope.shape[0]}
     for name, value in lengths.items():
         if value is not None:
+            if isinstance(value, (np.ndarray, list, tuple)):
+                check_cu_seqlens(name, np.asarray(value), tokens[name])
             packed[name] = lib.int_array(value, inputs.q_nope, 32)
     if facts.q_ragged:
         longest = int(np.diff(to_host(cu_seqlens_q)).max(initial=0)) if max_seqlen_q is None else max_seqlen_q

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from mla_codegen.arrays import host_values
+from mla_codegen.problems import random_inputs
 from mla_codegen.quantize import quantize
 from mla_codegen.reference import measure, reference
 from mla_codegen.tensors import PERM16
@@ -417,3 +418,12 @@ def test_neither_cupy_nor_torch_nor_pydantic_is_imported() -> None:
     )
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=root).returncode == 0
+
+
+@pytest.mark.parametrize("lengths", [[0, 9, 5], [1, 3, 12], [0, -5, 12], [0, 3, 13], [0.0, 3.5, 12.0], [[0, 12]]])
+@pytest.mark.parametrize("name", ["cu_seqlens_q", "cu_seqlens_k"])
+def test_lengths_in_host_memory_are_checked(name: str, lengths: list[Any]) -> None:
+    spec = make_spec()
+    inputs = random_inputs(spec, q_lens=(3, 9), kv_lens=(5, 7))
+    with pytest.raises(ValueError, match=name):
+        quantize(spec, **{**inputs, name: np.array(lengths)})
