@@ -1,4 +1,4 @@
-"""Spec -> Plan: tiles, shared memory, barriers, roles, tensor maps, constants, checks, in this order."""
+"""Spec -> Plan: tiles, shared memory, registers, barriers, roles, maps, constants, checks, in this order."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ from mla_codegen.plan.model import (
     VLoad,
 )
 from mla_codegen.plan.primitives import common_primitives, device_primitives
+from mla_codegen.plan.registers import (
+    Registers,
+    num_threads,
+    register_faults,
+    registers_fit,
+    split_registers,
+)
 from mla_codegen.plan.scales import placed_scales, scale_names, score_factors
 from mla_codegen.plan.smem_faults import smem_faults
 from mla_codegen.plan.support import ARCHES, unsupported
@@ -70,10 +77,10 @@ def make_plan(spec: Spec, *, debug: bool = False) -> Plan:
     _raise_if(spec, faults)  # the tiles are not those asked for: whether they fit says nothing
     tiles, memory = _fit(spec, tiles, limits)
     asked = _asked(spec)
-    faults = roles.register_faults(tiles, limits, asked=asked)
+    faults = register_faults(tiles, limits, asked=asked)
     faults += smem_faults(memory, tiles, arch=spec.arch, asked=asked)
     _raise_if(spec, faults)
-    registers = roles.split_registers(tiles, limits)
+    registers = split_registers(tiles, limits)
     arguments = call.plan_arguments(spec)
     variant = _variant(spec, tiles, memory, registers, arguments, debug=debug)
     plan = _plan(spec, tiles, arguments, variant, debug=debug)
@@ -92,7 +99,7 @@ def _fit(spec: Spec, tiles: Tiles, limits: ArchLimits) -> tuple[Tiles, Smem]:
         )
         smaller_tiles = narrower(spec, tiles) or fewer_consumers(spec, tiles)
         less = None
-        if not roles.registers_fit(tiles, limits):
+        if not registers_fit(tiles, limits):
             less = smaller_tiles
         if less is None and not smem.fits(memory):
             less = shallower(spec, tiles, least=2) or smaller_tiles or shallower(spec, tiles, least=1)
@@ -110,7 +117,7 @@ def _variant(
     spec: Spec,
     tiles: Tiles,
     memory: Smem,
-    registers: roles.Registers,
+    registers: Registers,
     arguments: tuple[Argument, ...],
     *,
     debug: bool,
@@ -157,9 +164,9 @@ def _variant(
     )
 
 
-def _launch(tiles: Tiles, memory: Smem, registers: roles.Registers) -> Launch:
+def _launch(tiles: Tiles, memory: Smem, registers: Registers) -> Launch:
     return Launch(
-        threads=roles.num_threads(tiles),
+        threads=num_threads(tiles),
         smem_bytes=memory.sizeof_bytes,
         block_m=tiles.block_m,
         block_n=tiles.block_n,

@@ -15,7 +15,7 @@ from mla_codegen.plan.barriers import (
 )
 from mla_codegen.plan.mma import SWIZZLE_MODES
 from mla_codegen.plan.model import Constant, ConstantGroup, Role, VTransposedChunk
-from mla_codegen.plan.roles import Registers, num_threads
+from mla_codegen.plan.registers import Registers, num_threads
 from mla_codegen.plan.smem import k_scale_stride_bytes
 from mla_codegen.plan.tiles import (
     E4M3_LARGEST,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from mla_codegen.errors import Diagnostic
 from mla_codegen.plan.barriers import num_mbars
 from mla_codegen.plan.model import Smem
-from mla_codegen.plan.roles import two_consumers
+from mla_codegen.plan.registers import two_consumers
 from mla_codegen.plan.smem import fits, plan_smem
 from mla_codegen.plan.tiles import SMALLEST_BLOCK_N, WGMMA_ROWS, Tiles
 

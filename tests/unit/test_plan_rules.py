@@ -20,7 +20,7 @@ from mla_codegen.errors import PlanError
 from mla_codegen.plan import Plan, builder, make_plan, roles, smem
 from mla_codegen.plan.checks import broken_invariants
 from mla_codegen.plan.model import Smem
-from mla_codegen.plan.roles import split_registers
+from mla_codegen.plan.registers import split_registers
 from mla_codegen.plan.smem import fits
 from mla_codegen.plan.tiles import Tiles, resolve_tiles
 from mla_codegen.spec import Spec

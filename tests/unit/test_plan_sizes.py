@@ -11,7 +11,7 @@ from mla_codegen.arch import ARCHS
 from mla_codegen.errors import PlanError
 from mla_codegen.plan import Plan, make_plan
 from mla_codegen.plan.model import Variant
-from mla_codegen.plan.roles import register_faults, registers_fit, split_registers
+from mla_codegen.plan.registers import register_faults, registers_fit, split_registers
 from mla_codegen.plan.tiles import Tiles, resolve_tiles, row_chunks
 from mla_codegen.spec import Spec
 from tests.forms import FORMS, form
