@@ -30,8 +30,6 @@ def smem_faults(smem: Smem, tiles: Tiles, *, arch: str, asked: tuple[str, ...]) 
         return ()
     ways = _ways_to_less(smem, tiles, asked)
     auto_fits = bool(asked) and _fits_in(smem, _smallest(tiles))
-    if not auto_fits:
-        ways += _transposed_v(smem, tiles, asked)
     located = [field for field, _ in ways if field in asked] or list(asked)
     fields = filter(None, (", ".join(asked[:-1]), *asked[-1:]))
     to_auto = f"leave {' and '.join(fields)} to auto" if auto_fits else "take smaller dims"
@@ -111,10 +109,3 @@ def _smallest(tiles: Tiles) -> Tiles:
         v_stages=1,
         v_raw_stages=1 if tiles.transposes_v else 0,
     )
-
-
-def _transposed_v(smem: Smem, tiles: Tiles, asked: tuple[str, ...]) -> list[tuple[str, str]]:
-    """V that comes transposed as a way out: there is no ring of raw V then."""
-    stored = replace(tiles, stored_transposed=True, v_raw_stages=0)
-    possible = tiles.transposes_v and "pipeline.v_raw_stages" not in asked
-    return [("layout.v", "layout.v: transposed")] if possible and _fits_in(smem, stored) else []
