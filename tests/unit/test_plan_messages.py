@@ -75,8 +75,8 @@ schedule: {order: free, transpose_warps: 4, persistent: true, longest_first: fal
     "order_fp8": FP8 + "schedule: {order: ping_pong}\n",
     "order_16_bit": BF16 + "schedule:\n  order: turns\n",
     "smem_master": FP8 + "schedule: {consumers: 2}\npipeline: {v_stages: 8}\ntile: {block_n: 128}\n",
-    "smem_dims": FP8.replace("128, rope: 64, v: 128", "256, rope: 256, v: 256"),
-    "smem_dims_and_stages": FP8.replace("128, rope: 64, v: 128", "256, rope: 256, v: 256")
+    "dims": FP8.replace("128, rope: 64, v: 128", "256, rope: 256, v: 256"),
+    "dims_and_stages": FP8.replace("128, rope: 64, v: 128", "256, rope: 256, v: 256")
     + "pipeline: {kv_stages: 2}\n",
     "registers_dims": BF16.replace("128, rope: 64, v: 128", "256, rope: 256, v: 256"),
     "registers_wide_v": FP8.replace("v: 128", "v: 256") + "schedule: {consumers: 3}\n",
@@ -176,8 +176,11 @@ def test_every_fault_is_reported_at_once() -> None:
 
 
 def test_the_terms_add_up_to_what_is_needed() -> None:
-    for case in (name for name in WRONG if name.startswith("smem_")):
-        (fault,) = diagnostics(WRONG[case])
+    faults = [
+        fault for text in WRONG.values() for fault in diagnostics(text) if fault.code == "smem-overflow"
+    ]
+    assert len(faults) == 9
+    for fault in faults:
         needed, there = map(int, re.findall(r"(\d+) B", fault.message))
         terms = [
             (int(count or 1), int(size))
@@ -215,7 +218,7 @@ def changed(spec: Spec, change: dict[str, object]) -> Spec:
 
 
 ALONE = ("smem_one_field", "smem_two_fields", "smem_block_n", "smem_three_consumers", "smem_everything")
-ALONE += ("smem_master", "smem_dims", "smem_dims_and_stages", "registers", "registers_rows")
+ALONE += ("smem_master", "registers", "registers_rows")
 ALONE += ("registers_two_consumers", "registers_dims", "registers_wide_v", "registers_v_scale")
 
 
@@ -239,14 +242,14 @@ def test_ways_out_are_the_nearest_ones() -> None:
 
 def test_what_cannot_fit_at_all_has_ways_out_beyond_the_sizes_of_tiles() -> None:
     """Where no tile is small enough, leaving a field to auto is no way out, and is not offered."""
-    # V that comes transposed needs no ring of raw V: 246784 - 16384 - 2 barriers.
-    for case in ("smem_dims", "smem_dims_and_stages"):
-        (fault,) = diagnostics(WRONG[case])
-        assert fault.help.endswith("take smaller dims")
-    assert ways_out(diagnostics(WRONG["smem_dims"])[0])[0] == {"layout.v": "transposed"}
+    # V that comes transposed would need no ring of raw V, 246784 - 16384 - 2 barriers, but as many registers.
+    for case in ("dims", "dims_and_stages"):
+        faults = diagnostics(WRONG[case])
+        assert [fault.code for fault in faults] == ["register-overflow", "smem-overflow"]
+        assert {fault.help for fault in faults} == {"take smaller dims"}
     (fault,) = diagnostics(WRONG["registers_dims"])
-    # S 32 + O 128 + P 16 + 52 + 8 x (32 steps of Q*K - 24) = 292
-    assert (fault.help, "needs 292 registers" in fault.message) == ("take smaller dims", True)
+    # S 32 + O 128 + P 16 + 52 + 8 x (32 steps of Q*K - 24) + 10 = 302
+    assert (fault.help, "needs 302 registers" in fault.message) == ("take smaller dims", True)
     (fault,) = diagnostics(WRONG["registers_v_scale"])
     # S 32 + O 128 + P 8 + 52 + 12 for O with a master + 8 for the lazy softmax = 240 of 232
     assert ways_out(fault)[0] == {"softmax.variant": "online"}
@@ -263,6 +266,8 @@ AXES = {
 WIDE = {
     "v_256": "128, rope: 64, v: 256",
     "glm": "192, rope: 64, v: 256",
+    "just_fits": "256, rope: 192, v: 192",  # 230 registers of 232, and 238 of 240
+    "just_not": "256, rope: 208, v: 192",  # a step of Q*K more: 233, and 246
     "all_256": "256, rope: 256, v: 256",
 }
 TEXTS = {"fp8": FP8, "bf16": BF16} | {
@@ -273,7 +278,7 @@ TEXTS = {"fp8": FP8, "bf16": BF16} | {
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_ways_out_work_wherever_one_thing_is_wrong(text: str) -> None:
+def test_ways_out_work_wherever_sizes_are_wrong(text: str) -> None:
     (spec,) = loads_specs(text, path="specs/k.yaml")
     tried = 0
     for values in itertools.product(*AXES.values()):
@@ -281,20 +286,20 @@ def test_ways_out_work_wherever_one_thing_is_wrong(text: str) -> None:
         try:
             make_plan(asked)
         except PlanError as error:
-            if len(error.diagnostics) > 1:
-                continue
-            for way in ways_out(error.diagnostics[0]):
-                leads_to_a_plan(changed(asked, way), way)
-                tried += 1
+            for fault in error.diagnostics:
+                others = {other.code for other in error.diagnostics} - {fault.code}
+                for way in ways_out(fault):
+                    leads_to_a_plan(changed(asked, way), way, others)
+                    tried += 1
     assert tried > 10
 
 
-def leads_to_a_plan(spec: Spec, way: dict[str, object]) -> None:
-    """Smaller dims are for the user to choose: with sizes that the user set, 64 may be too many still."""
+def leads_to_a_plan(spec: Spec, way: dict[str, object], others: set[str]) -> None:
+    """Or leaves other faults only. Smaller dims are the user's choice: with set sizes 64 may be too many."""
     try:
         make_plan(spec)
-    except PlanError:
-        assert way == SMALLER_DIMS
+    except PlanError as error:
+        assert way == SMALLER_DIMS or {fault.code for fault in error.diagnostics} <= others
 
 
 def test_following_all_advice_about_unsupported_fields_gives_a_plan() -> None:
