@@ -3,7 +3,7 @@
     python benchmarks/host.py specs/dsv3_fp8_sm90.yaml --out host.json
 
 A warm call is one like an earlier one with `out=` given, on two short sequences: the median over many, the
-device waited for between groups. A build is YAML to cubin in a process that has imported all, without a cache.
+device waited for between groups. A build is YAML to cubin in a process that has imported all, no cache.
 """
 
 from __future__ import annotations

@@ -420,7 +420,9 @@ def test_neither_cupy_nor_torch_nor_pydantic_is_imported() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=root).returncode == 0
 
 
-@pytest.mark.parametrize("lengths", [[0, 9, 5], [1, 3, 12], [0, -5, 12], [0, 3, 13], [0.0, 3.5, 12.0], [[0, 12]]])
+@pytest.mark.parametrize(
+    "lengths", [[0, 9, 5], [1, 3, 12], [0, -5, 12], [0, 3, 13], [0.0, 3.5, 12.0], [[0, 12]]]
+)
 @pytest.mark.parametrize("name", ["cu_seqlens_q", "cu_seqlens_k"])
 def test_lengths_in_host_memory_are_checked(name: str, lengths: list[Any]) -> None:
     spec = make_spec()
