@@ -17,7 +17,7 @@ import pytest
 
 from mla_codegen.arch import ARCHS
 from mla_codegen.errors import PlanError
-from mla_codegen.plan import Plan, builder, make_plan, roles, smem
+from mla_codegen.plan import Plan, builder, make_plan, smem
 from mla_codegen.plan.checks import broken_invariants
 from mla_codegen.plan.model import Smem
 from mla_codegen.plan.registers import split_registers
@@ -175,7 +175,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]]:
 
         monkeypatch.setattr(smem, "plan_smem", noted)
         monkeypatch.setattr(smem, "fits", lambda memory: refuses != "memory")
-        monkeypatch.setattr(roles, "registers_fit", lambda tiles, limits: refuses != "registers")
+        monkeypatch.setattr(builder, "registers_fit", lambda tiles, limits: refuses != "registers")
         builder._fit(spec, resolve_tiles(spec)[0], ARCHS["sm_90a"])
         return [
             (tiles.consumers, tiles.block_n, tiles.k_stages, tiles.v_stages, tiles.v_raw_stages)

@@ -487,7 +487,7 @@ FACTORS = {
     "raw_k_none": (WHOLE, "q_scale", ""),
     "raw_k_tensor": (WHOLE, "q_scale * k_scale", ""),
     "raw_k_head": (WHOLE, "q_scale * k_scale", ""),
-    "raw_k_token": (WHOLE, "1", ""),  # columns alone
+    "raw_k_token": (WHOLE, "", ""),  # columns alone
     "raw_k_token_head": (WHOLE, "q_scale", ""),
     "v_token": ("1", "", f"{WHOLE} * q_scale"),
     "v_token_only": ("1", "", WHOLE),
@@ -510,7 +510,7 @@ SCALE_SCORES = {
     "fp8_lse": "columns",
     "raw_k_none": "rows",
     "raw_k_tensor": "rows",
-    "raw_k_token": "both",
+    "raw_k_token": "columns",
     "raw_k_token_head": "both",
     "v_token_only": None,
     "fp8_no_rope": "columns",
