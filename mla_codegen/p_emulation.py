@@ -13,7 +13,7 @@ from mla_codegen.fp8 import NARROW_DTYPES, round_to
 from mla_codegen.plan.model import PRounding
 from mla_codegen.tensors import TensorFacts
 
-SMALLEST_FOLDED_SCALE = 2.0**-64
+SMALLEST_FOLDED_SCALE = 2.0**-100
 """What the lazy softmax takes for a smaller scale of V, whose logarithm it needs."""
 
 
@@ -113,7 +113,7 @@ def lazy_weighted(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """P*V [rows, v] with P as a lazy softmax rounds it, P's exact sums [rows], the peak of both [rows, 1].
 
-    With ``fold`` the scales of V are a part of P while it is rounded, and not of its sums; 2^-64 stands in
+    With ``fold`` the scales of V are a part of P while it is rounded, and not of its sums; 2^-100 stands in
     for a smaller one, as in the kernel.
     """
     if not fold:
@@ -221,7 +221,8 @@ def lazy_p(z: np.ndarray, peak: np.ndarray, rows: Rows, weights: np.ndarray) -> 
     for keys, exact, lazy in _blocks(z, rows):
         z[: exact.start, keys] = 0.0
         for part, p in _block_steps(z, keys, exact, lazy, rows, state):
-            unit = np.exp2(-state.offset[part] - peak[part, 0])
+            seen = state.row_max[part] > -np.inf  # before a row's first key its P is 0 in any unit
+            unit = np.exp2(np.where(seen, -state.offset[part] - peak[part, 0], -np.inf))
             row_sum[part] += (p @ weights[keys]) * unit
             z[part, keys] = round_to(p, rows.rounding.dtype) * unit[:, None]
     return row_sum

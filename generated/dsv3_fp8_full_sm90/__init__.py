@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "932f86f9ff0bfa1de2f2bd80ff517b49637b613446f32e953851bffc096c8638"
+SOURCE_DIGEST = "c0f6a674e248db5f8b17d4bccdc34065f2bcb4cc42fa034739dffc73b3f833cd"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "7db7e89b5be83f70eb82b214e90d062e6dba110b43cc9a778b9ac41a0c01f4d7"
+SOURCE_DIGEST = "9b1ef2dd1fc6123566844c74937f3a3b013a249b2e2afe94b7d4dcd986962d9d"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

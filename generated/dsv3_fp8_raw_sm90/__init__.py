@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "eff8e08b030fe36a88c93c649625b62caf01b13138c1c9f000581dcf99e887a5"
+SOURCE_DIGEST = "4b55b926aca7ced847f028bf215bd055fbe443e4193696de9e20fef361e92306"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

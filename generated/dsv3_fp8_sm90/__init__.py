@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "1d79a568370a9adb6a8c64c04976de871dcc4695dc465e22902707141c416645"
+SOURCE_DIGEST = "a443122a2f702f3e76d2c9bea72e044d2bec100db45bd19dff73bbe7ee215766"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

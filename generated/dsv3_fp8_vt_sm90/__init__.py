@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "80eb63e17c2b328841f4d0999e6a39c8cb4f4f7f1dfdb09395b471bbbc0d472b"
+SOURCE_DIGEST = "3723970e6ae0438a732d68d91a8599692edaeb05de8a7e60886c74fb2ba96625"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "0881e514d039bd7eb89e9e6e8968ce12d7e6f25840591c435023ce4c170b9b22"
+SOURCE_DIGEST = "5ce8ed8a5fd99b3e1068a89b4e4eba4430abb47d01ce370d224275c504fa8043"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -41,6 +41,7 @@ from mla_codegen.plan.tiles import (
     Tiles,
     fewer_consumers,
     narrower,
+    online_instead,
     resolve_tiles,
     shallower,
 )
@@ -100,7 +101,7 @@ def _fit(spec: Spec, tiles: Tiles, limits: ArchLimits) -> tuple[Tiles, Smem]:
         smaller_tiles = narrower(spec, tiles) or fewer_consumers(spec, tiles)
         less = None
         if not registers_fit(tiles, limits):
-            less = smaller_tiles
+            less = smaller_tiles or online_instead(spec, tiles)
         if less is None and not smem.fits(memory):
             less = shallower(spec, tiles, least=2) or smaller_tiles or shallower(spec, tiles, least=1)
         if less is None:

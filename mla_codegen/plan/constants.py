@@ -32,8 +32,8 @@ HEAD_GROUP = 8
 """Heads whose tiles are launched together: their K and V stay in the L2 cache while all query tiles pass."""
 SMALLEST_FACTOR_LOG2 = -100
 """Stands in for a factor of 0; a score times less than that are 0 in fp32 all the same."""
-SMALLEST_V_SCALE_LOG2 = -64
-"""Stands in for a v_scale of 0, which has no logarithm: V times 2^-64 is nothing beside any other key's."""
+SMALLEST_V_SCALE_LOG2 = -100
+"""Stands in for a v_scale of 0, which has no logarithm; sums of P over it, up to 2^22, still fit fp32."""
 MASTER_VECTOR_BYTES = 16
 """Of the widest load and store of a thread (PTX ISA, ld.v4 and st.v4 of 32 bits)."""
 

@@ -14,8 +14,9 @@ The rules of ``auto`` (figures behind them: docs/notes/performance.md):
   above, each time with the deepest of these rings that fit; then 2 consumers are tried; then rings of one
   stage.
 * schedule.order: turns for e4m3, ping_pong for 16-bit types, whose registers hold S, O and P at once.
-* softmax.variant: lazy for e4m3, online for 16-bit types, where the lazy one has no bound to check against.
-* flush_blocks (e4m3): as many as 1152 keys; 16-bit products are added in fp32 and need none.
+* softmax.variant: lazy for e4m3, online for 16-bit types, where the lazy one has no bound to check against,
+  and where the registers of the lazy one do not fit.
+* flush_blocks (e4m3): as many as 576 keys; 16-bit products are added in fp32 and need none.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
 
 WGMMA_ROWS = 64
 """Rows of one warpgroup's product (PTX ISA, wgmma.mma_async: M is 64)."""
-FLUSH_KEYS = 1152
-"""Keys between two flushes of O: the error on a V with a mean is about 1.5e-5 per key of this window."""
+FLUSH_KEYS = 576
+"""Keys between two flushes of O: the error on a V with a mean is about 1.5e-5 per key of this window where
+logits are flat, and up to 4.2e-5 where they rise or fall."""
 E4M3_LARGEST = 448
 """Also the largest sum of a thread's P for which the lazy softmax keeps its reference point."""
 LAZY_SUM_GOAL = 64
@@ -348,6 +350,17 @@ def fewer_consumers(spec: Spec, tiles: Tiles) -> Tiles | None:
     block_n = preferred_block_n(fp8=tiles.fp8, consumers=2) if asked == "auto" else asked
     fewer = replace(tiles, consumers=2, block_m=2 * WGMMA_ROWS, block_n=block_n)
     return _with_preferred_rings(spec, fewer)
+
+
+def online_instead(spec: Spec, tiles: Tiles) -> Tiles | None:
+    """The online softmax in place of a lazy one that was not asked for; None where that is no choice."""
+    asked = (spec.softmax.variant, spec.accumulation.flush_blocks)
+    if not tiles.lazy_softmax or asked != ("auto", "auto"):
+        return None
+    block_n = spec.tile.block_n
+    if block_n == "auto":
+        block_n = preferred_block_n(fp8=tiles.fp8, consumers=tiles.consumers)
+    return _with_preferred_rings(spec, replace(tiles, lazy_softmax=False, block_n=block_n))
 
 
 def preferred_block_n(*, fp8: bool, consumers: int) -> int:
