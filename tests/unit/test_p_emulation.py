@@ -226,3 +226,15 @@ def test_the_mapping_of_a_plan_and_the_exact_form() -> None:
 def test_faults_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         reference(make_spec("full"), **make_arguments((3,), (4,), 1.0), **changes)
+
+
+def test_a_row_whose_first_block_hides_all_its_keys_is_right_far_below_0() -> None:
+    """Its P there is 0, whatever unit a reference of nothing and a peak of -1000 would give."""
+    spec, arguments = make_spec("causal"), make_arguments((20,), (40,), 0.1)
+    for name in ("q_nope", "k_nope"):
+        arguments[name][...] = 0
+    arguments["q_nope"][..., 0], arguments["k_nope"][..., 0] = 1, -1000
+    out, lse = reference(spec, **arguments, p_rounding=ROUNDING)
+    exact, exact_lse = reference(spec, **arguments)
+    np.testing.assert_allclose(out, exact, rtol=0.07, atol=0.02)
+    np.testing.assert_allclose(lse, exact_lse, rtol=1e-12)
