@@ -219,7 +219,7 @@ def register_faults(tiles: Tiles, limits: ArchLimits, *, asked: tuple[str, ...])
     to_auto = _fields_to_leave(tiles, limits, asked)
     ways = _ways_to_fewer_registers(tiles, limits, asked)
     if not to_auto:
-        ways += [*_transposed_v(tiles, limits), *_online_softmax(tiles, limits)]
+        ways += [*_transposed_v(tiles, limits, asked), *_online_softmax(tiles, limits)]
     last = f"leave {' and '.join(to_auto)} to auto" if to_auto else "take smaller dims"
     return (
         Diagnostic(
@@ -248,10 +248,11 @@ def _ways_to_fewer_registers(tiles: Tiles, limits: ArchLimits, asked: tuple[str,
     return ways
 
 
-def _transposed_v(tiles: Tiles, limits: ArchLimits) -> list[str]:
+def _transposed_v(tiles: Tiles, limits: ArchLimits, asked: tuple[str, ...]) -> list[str]:
     """V stored transposed, where a producer that need not turn it leaves the consumers enough."""
     stored = replace(tiles, stored_transposed=True, v_raw_stages=0)
-    return ["layout.v: transposed"] if tiles.transposes_v and registers_fit(stored, limits) else []
+    possible = tiles.transposes_v and "pipeline.v_raw_stages" not in asked
+    return ["layout.v: transposed"] if possible and registers_fit(stored, limits) else []
 
 
 def _online_softmax(tiles: Tiles, limits: ArchLimits) -> list[str]:

