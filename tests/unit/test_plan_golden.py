@@ -324,7 +324,7 @@ FP8_CONSTANTS = COMMON | {
     "kProbRegs": "12",  # 48 bytes in 4-byte registers
     "kLiftLog2": "0x1.4000000000000p+2f",  # 5
     "kLazySumLimit": "448.0f",  # the largest e4m3: 1.75 x 2^8
-    "kFlushBlocks": "12",  # 1152 keys / 96
+    "kFlushBlocks": "6",  # 576 keys / 96
     "kMasterVectorBytes": "16",  # 8 bf16
     "kMasterVectorStride": "2048",  # 128 threads x 16
     "kMasterGroupBytes": "16384",  # 64 rows x 128 columns x 2
@@ -385,7 +385,7 @@ def test_16_bit_plans_have_nothing_of_the_lazy_softmax_and_the_master(name: str)
 
 
 # What `auto` became beside the sizes.
-FP8_NUMBERS = {"dtypes.p": "e4m3", "softmax.variant": "lazy", "accumulation.flush_blocks": "12"}
+FP8_NUMBERS = {"dtypes.p": "e4m3", "softmax.variant": "lazy", "accumulation.flush_blocks": "6"}
 BF16_NUMBERS = {"dtypes.p": "bf16", "softmax.variant": "online"}
 NUMBER_SECTIONS = ("dtypes", "softmax", "accumulation")
 

@@ -34,6 +34,8 @@ dtypes: {qkv: bf16}
 dims: {nope: 128, rope: 64, v: 128}
 """
 )
+WIDE_SCALED_V = FP8.replace("v: 128", "v: 256").replace("k: token,", "k: token, v: token,")
+"""Fits with the online softmax only."""
 
 WRONG: dict[str, str] = {
     "smem_one_field": FP8 + "pipeline:\n  kv_stages: 32\n",
@@ -80,7 +82,8 @@ schedule: {order: free, transpose_warps: 4, persistent: true, longest_first: fal
     + "pipeline: {kv_stages: 2}\n",
     "registers_dims": BF16.replace("128, rope: 64, v: 128", "256, rope: 256, v: 256"),
     "registers_wide_v": FP8.replace("v: 128", "v: 256") + "schedule: {consumers: 3}\n",
-    "registers_v_scale": FP8.replace("v: 128", "v: 256").replace("k: token,", "k: token, v: token,"),
+    "registers_v_scale": WIDE_SCALED_V + "softmax: {variant: lazy}\n",
+    "registers_flush_blocks": WIDE_SCALED_V + "accumulation: {flush_blocks: 6}\n",
     "transposed_raw_v": FP8 + "layout: {v: transposed}\npipeline:\n  v_raw_stages: 2\n",
     "transposed_warps": FP8 + "layout: {v: transposed}\nschedule: {transpose_warps: 3}\n",
 }
@@ -220,6 +223,7 @@ def changed(spec: Spec, change: dict[str, object]) -> Spec:
 ALONE = ("smem_one_field", "smem_two_fields", "smem_block_n", "smem_three_consumers", "smem_everything")
 ALONE += ("smem_master", "registers", "registers_rows")
 ALONE += ("registers_two_consumers", "registers_dims", "registers_wide_v", "registers_v_scale")
+ALONE += ("registers_flush_blocks",)
 
 
 @pytest.mark.parametrize("case", ALONE)
@@ -255,6 +259,19 @@ def test_what_cannot_fit_at_all_has_ways_out_beyond_the_sizes_of_tiles() -> None
     assert ways_out(fault)[0] == {"softmax.variant": "online"}
 
 
+def test_the_online_softmax_is_a_way_out_only_where_auto_may_not_take_it() -> None:
+    # The number of blocks was asked for, and only the lazy softmax flushes after several.
+    (fault,) = diagnostics(WRONG["registers_flush_blocks"])
+    assert (fault.message[:19], fault.help) == ("needs 240 registers", "take smaller dims")
+    # 192 keys: auto went on to the online softmax, S 96 + O 64 + P 24 + 52 = 236 of 224
+    (fault,) = diagnostics(WRONG["registers_two_consumers"])
+    assert {"softmax.variant": "online"} not in ways_out(fault)
+    # Lazy, 24 more: 260; online would be too many as well
+    (fault,) = diagnostics(WRONG["registers_two_consumers"] + "softmax: {variant: lazy}\n")
+    assert fault.message[:19] == "needs 260 registers"
+    assert {"softmax.variant": "online"} not in ways_out(fault)
+
+
 AXES = {
     "schedule.consumers": ("auto", 2, 3),
     "tile.block_n": ("auto", 64, 96, 128, 192, 256),
@@ -274,6 +291,12 @@ TEXTS = {"fp8": FP8, "bf16": BF16} | {
     f"{name}_{dims}": text.replace("128, rope: 64, v: 128", numbers)
     for name, text in (("fp8", FP8), ("bf16", BF16))
     for dims, numbers in WIDE.items()
+}
+TEXTS |= {
+    "scaled_v": FP8.replace("k: token,", "k: token, v: token,"),
+    "wide_scaled_v": WIDE_SCALED_V,
+    "wide_scaled_v_lazy": WRONG["registers_v_scale"],
+    "wide_scaled_v_flushed": WRONG["registers_flush_blocks"],
 }
 
 

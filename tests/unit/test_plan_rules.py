@@ -162,10 +162,10 @@ Step = tuple[int, int, int, int, int]
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]]:
-    """The sizes in the order in which `auto` gives way, while what `refuses` says does not fit."""
+def tried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Tiles]]:
+    """The tiles in the order in which `auto` gives way, while what `refuses` says does not fit."""
 
-    def taken(spec: Spec, refuses: str) -> list[Step]:
+    def taken(spec: Spec, refuses: str) -> list[Tiles]:
         seen: list[Tiles] = []
         plan_smem = smem.plan_smem
 
@@ -177,12 +177,18 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]]:
         monkeypatch.setattr(smem, "fits", lambda memory: refuses != "memory")
         monkeypatch.setattr(builder, "registers_fit", lambda tiles, limits: refuses != "registers")
         builder._fit(spec, resolve_tiles(spec)[0], ARCHS["sm_90a"])
-        return [
-            (tiles.consumers, tiles.block_n, tiles.k_stages, tiles.v_stages, tiles.v_raw_stages)
-            for tiles in seen
-        ]
+        return seen
 
     return taken
+
+
+@pytest.fixture
+def steps(tried: Callable[..., list[Tiles]]) -> Callable[..., list[Step]]:
+    """The sizes of these tiles."""
+    return lambda spec, refuses: [
+        (tiles.consumers, tiles.block_n, tiles.k_stages, tiles.v_stages, tiles.v_raw_stages)
+        for tiles in tried(spec, refuses)
+    ]
 
 
 FP8_RINGS = [(3, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1)]
@@ -201,11 +207,47 @@ def test_bf16_gives_way_in_the_documented_order(steps: Callable[..., list[Step]]
 
 
 def test_registers_make_blocks_narrower_and_leave_the_rings_alone(steps: Callable[..., list[Step]]) -> None:
+    def lazy(**values: object) -> list[Step]:
+        return steps(spec_of(FP8, variant="lazy", **values), "registers")
+
     widths = [(3, 96), (3, 64), (2, 128), (2, 96), (2, 64)]
-    assert steps(spec_of(FP8), "registers") == [(*width, 3, 3, 2) for width in widths]
-    assert steps(spec_of(FP8, block_m=192), "registers") == [(*width, 3, 3, 2) for width in widths[:2]]
-    assert steps(spec_of(FP8, block_n=64), "registers") == [(3, 64, 3, 3, 2), (2, 64, 3, 3, 2)]
+    assert lazy() == [(*width, 3, 3, 2) for width in widths]
+    assert lazy(block_m=192) == [(*width, 3, 3, 2) for width in widths[:2]]
+    assert lazy(block_n=64) == [(3, 64, 3, 3, 2), (2, 64, 3, 3, 2)]
     assert steps(spec_of(BF16), "registers") == [(2, n, 2, 2, 0) for n in (128, 112, 96, 80, 64)]
+
+
+# What is asked, the consumers and blocks with the lazy softmax, and those with the online one after them.
+ONLINE_LAST: list[tuple[dict[str, object], list[tuple[int, int]], list[tuple[int, int]]]] = [
+    ({}, [(3, 96), (3, 64), (2, 128), (2, 96), (2, 64)], [(2, 128), (2, 96), (2, 64)]),
+    ({"consumers": 3}, [(3, 96), (3, 64)], [(3, 96), (3, 64)]),
+    ({"block_m": 128}, [(2, 128), (2, 96), (2, 64)], [(2, 128), (2, 96), (2, 64)]),
+    ({"block_n": 96}, [(3, 96), (2, 96)], [(2, 96)]),
+    ({"consumers": 2, "block_n": 160}, [(2, 160)], [(2, 160)]),
+    ({"variant": "lazy", "consumers": 3}, [(3, 96), (3, 64)], []),
+    ({"flush_blocks": 6, "consumers": 3}, [(3, 96), (3, 64)], []),
+    ({"variant": "online", "consumers": 3}, [], [(3, 96), (3, 64)]),
+]
+
+
+@pytest.mark.parametrize(
+    ("values", "lazy", "online"), ONLINE_LAST, ids=[str(case[0]) for case in ONLINE_LAST]
+)
+def test_the_softmax_gives_way_to_registers_after_all_sizes_have(
+    tried: Callable[..., list[Tiles]],
+    values: dict[str, object],
+    lazy: list[tuple[int, int]],
+    online: list[tuple[int, int]],
+) -> None:
+    found = [
+        (tiles.lazy_softmax, tiles.consumers, tiles.block_n)
+        for tiles in tried(spec_of(FP8, **values), "registers")
+    ]
+    assert found == [*((True, *width) for width in lazy), *((False, *width) for width in online)]
+
+
+def test_the_softmax_never_gives_way_to_memory(tried: Callable[..., list[Tiles]]) -> None:
+    assert all(tiles.lazy_softmax for tiles in tried(spec_of(FP8), "memory"))
 
 
 def test_what_the_user_set_never_gives_way(steps: Callable[..., list[Step]]) -> None:
@@ -266,22 +308,22 @@ def constants(plan: Plan) -> dict[str, str]:
     return {item.name: item.literal for group in plan.variants[0].constants for item in group.constants}
 
 
-# Keys of a block, consumers; the blocks whose keys are at most 1152.
+# Keys of a block, consumers; the blocks whose keys are at most 576.
 FLUSH = [
-    (64, 3, 18),  # 18 x 64 = 1152
-    (96, 3, 12),  # 12 x 96 = 1152
-    (128, 2, 9),  # 9 x 128 = 1152
-    (160, 2, 7),  # 7 x 160 = 1120
+    (64, 3, 9),  # 9 x 64 = 576
+    (96, 3, 6),  # 6 x 96 = 576
+    (128, 2, 4),  # 4 x 128 = 512
+    (160, 2, 3),  # 3 x 160 = 480
 ]
 
 
 @pytest.mark.parametrize("variant", ["auto", "lazy"])
 @pytest.mark.parametrize(("block_n", "consumers", "blocks"), FLUSH)
-def test_o_is_flushed_after_1152_keys(block_n: int, consumers: int, blocks: int, variant: str) -> None:
+def test_o_is_flushed_after_576_keys(block_n: int, consumers: int, blocks: int, variant: str) -> None:
     plan = plan_of(FP8, block_n=block_n, consumers=consumers, variant=variant)
     (choice,) = [item for item in plan.choices if item.field == "accumulation.flush_blocks"]
     assert (choice.value, constants(plan)["kFlushBlocks"]) == (str(blocks), str(blocks))
-    assert choice.rule.startswith("1152 keys")
+    assert choice.rule.startswith("576 keys")
     assert plan.variants[0].features.flushes_output
     assert any(f"Every {blocks} blocks" in line for line in plan.variants[0].schedule)
 
@@ -364,6 +406,66 @@ def test_softmax_variants(
     (choice,) = [item for item in plan.choices if item.field == "softmax.variant"]
     assert choice.value == ("lazy" if lazy else "online")
     assert (choice.rule == "as the spec says") is (variant != "auto")
+
+
+SCALED_V = {**FP8, "scales": {"q": "token", "k": "token", "v": "token", "rope": "prescaled"}}
+ONLY_V_SCALED = {**FP8, "scales": {"q": "token", "k": "tensor", "v": "token", "rope": "prescaled"}}
+WIDE_SCALED_V = {**SCALED_V, "dims": {"nope": 128, "rope": 64, "v": 256}}
+# The softmax that auto takes, consumers and block_n; in the remarks S + O + P + the rest.
+FALLBACKS = [
+    # Two consumers, 64 keys: 32 + 128 + 8 + 52, 12 for the master of wide V, 8 for scales of V if lazy: 240
+    # or 232 of 232. Online, 96 keys: 48 + 128 + 12 + 64 = 252.
+    (WIDE_SCALED_V, {}, "online", 2, 64),
+    # 80 + 64 + 20 + 52, 8 for scales of V and 24 for the wide block if lazy: 248 or 216 of 224
+    (SCALED_V, {"consumers": 2, "block_n": 160}, "online", 2, 160),
+    # 48 + 64 + 12 + 36, 12 for scales of V if lazy: 172 or 160 of 160
+    (ONLY_V_SCALED, {"consumers": 3, "block_n": 96}, "online", 3, 96),
+    # The same where the block may be narrower, 32 + 64 + 8 + 48 = 152, or the consumers fewer, 48 + 64 + 12 +
+    # 60 = 184 of 232
+    (ONLY_V_SCALED, {"consumers": 3}, "lazy", 3, 64),
+    (ONLY_V_SCALED, {"block_n": 96}, "lazy", 2, 96),
+    (SCALED_V, {}, "lazy", 3, 64),  # 152 of 152
+]
+
+
+@pytest.mark.parametrize(("base", "values", "variant", "consumers", "block_n"), FALLBACKS)
+def test_auto_takes_the_online_softmax_where_only_that_has_registers(
+    base: dict[str, object], values: dict[str, object], variant: str, consumers: int, block_n: int
+) -> None:
+    plan = plan_of(base, **values)
+    (made,), choices = plan.variants, {item.field: item for item in plan.choices}
+    assert (choices["softmax.variant"].value, made.features.lazy_softmax) == (variant, variant == "lazy")
+    found = sizes(plan)
+    assert (found["consumers"], found["block_n"]) == (consumers, block_n)
+    if variant == "lazy":
+        assert choices["softmax.variant"].rule.startswith("the reference point")
+        return
+    assert choices["softmax.variant"].rule == "the lazy one needs more registers than there are"
+    flush = choices["accumulation.flush_blocks"]
+    assert (flush.value, flush.rule) == ("1", "where the online softmax rescales O")
+    # The same kernel as the one that was asked for in so many words
+    assert plan_of(base, variant="online", consumers=consumers, block_n=block_n).variants == plan.variants
+
+
+@pytest.mark.parametrize(
+    "values", [{"variant": "lazy"}, {"flush_blocks": 6}, {"variant": "lazy", "flush_blocks": 1}]
+)
+@pytest.mark.parametrize(("base", "sizes_asked"), [case[:2] for case in FALLBACKS if case[2] == "online"])
+def test_a_softmax_or_flush_that_was_asked_for_is_refused_rather_than_replaced(
+    base: dict[str, object], sizes_asked: dict[str, object], values: dict[str, object]
+) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan_of(base, **sizes_asked, **values)
+    assert [fault.code for fault in caught.value.diagnostics] == ["register-overflow"]
+
+
+def test_an_asked_flush_keeps_the_lazy_softmax_where_it_fits() -> None:
+    rules = {item.field: item for item in plan_of(SCALED_V, flush_blocks=5).choices}
+    assert rules["softmax.variant"].value == "lazy"
+    assert (rules["accumulation.flush_blocks"].value, rules["accumulation.flush_blocks"].rule) == (
+        "5",
+        "as the spec says",
+    )
 
 
 # Order asked for, order made, and the turn of a warpgroup in the drawn schedule.
