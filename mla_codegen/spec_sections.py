@@ -218,7 +218,8 @@ class Accumulation(Section):
         default="auto",
         description=(
             "sm_90a with e4m3: KV blocks after which O is added to a bf16 master in shared memory, what that "
-            "rounds off carried on in fp32; auto (default) keeps the accuracy contract"
+            "rounds off carried on in fp32, counted from the last block that is masked; auto (default) keeps the "
+            "accuracy contract"
         ),
     )
 
@@ -238,7 +239,8 @@ class Softmax(Section):
         default="auto",
         description=(
             "online: the reference point is the row maximum of every block; lazy: it moves only when P"
-            " would leave its range; both exact up to rounding; default auto"
+            " would leave its range; both exact up to rounding; auto (default): lazy for e4m3 where its"
+            " registers fit, else online"
         ),
     )
     sink: Switch = Field(default=False, description="a sink logit per head joins the row sum; default false")
