@@ -218,8 +218,8 @@ class Accumulation(Section):
         default="auto",
         description=(
             "sm_90a with e4m3: KV blocks after which O is added to a bf16 master in shared memory, what that "
-            "rounds off carried on in fp32, counted from the last block that is masked; auto (default) keeps the "
-            "accuracy contract"
+            "rounds off carried on in fp32, for the first time after the masked blocks; auto (default) keeps "
+            "the accuracy contract"
         ),
     )
 
