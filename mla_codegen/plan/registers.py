@@ -39,6 +39,9 @@ WIDE_V_REGISTERS = {2: 12, 3: 8}
 """What wide V needs more where O has a master: with less, V of 160 and 240 spilled 20 and 28 bytes."""
 SCALED_P_REGISTERS = {2: 8, 3: 12}
 """What lazy softmax needs more where V has scales per token: with none, 68 to 144 bytes spilled."""
+RAW_SCALED_P_REGISTERS = 4
+"""What the online softmax of three consumers needs more where V has such scales and rope is raw: with none, V
+stored transposed spilled 4 bytes."""
 ODD_V_REGISTERS = 16
 """What two consumers need more where K has scales per token and wide V is no multiple of 32: V of 240 spilled
 76 to 96 bytes with 8 less, where V of 256 spilled none."""
@@ -162,7 +165,8 @@ def _working_registers(tiles: Tiles) -> int:
     if _scales_lazy_p(tiles):
         needed += SCALED_P_REGISTERS[tiles.consumers]
     if tiles.consumers == 3:
-        return needed + _three_consumers_steps(tiles)
+        raw_scaled_p = tiles.scales_p and tiles.raw_rope and not tiles.lazy_softmax
+        return needed + _three_consumers_steps(tiles) + (RAW_SCALED_P_REGISTERS if raw_scaled_p else 0)
     steps = _two_consumers_master_steps(tiles) if tiles.flush_blocks else _two_consumers_steps(tiles)
     return needed + _large_tile_registers(tiles) + steps
 

@@ -33,7 +33,10 @@ TRANSPOSED_V = (
     ),
     edit("chunk copied to the place of another", "transposed", _COPY_1, _COPY_1.replace("Chunk1", "Chunk0")),
     edit(
-        "chunk copied from the tokens of another", "transposed", "token + 64, 0, head", "token + 0, 0, head"
+        "chunk copied from the tokens of another",
+        "transposed",
+        "token + kVChunk1FirstToken, 0, head",
+        "token + kVChunk0FirstToken, 0, head",
     ),
     edit(
         "units of the sequences before not counted",

@@ -1,4 +1,4 @@
-"""Every two features of the planner in one emulated kernel: numbers, hazards, NaN around the sequences."""
+"""Every two features in one emulated kernel, and every shipped spec: numbers, hazards, NaN around."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import pytest
 from mla_codegen.emulator import EmulatedKernel
 from mla_codegen.plan import make_plan
 from mla_codegen.render import render
+from mla_codegen.spec import Spec
+from mla_codegen.spec_loader import load_spec
 from tests.forms import form
+from tests.gpu.checks import shipped_names, spec_path
 from tests.pairs import BEHIND, faults_of, pairwise_specs, problem_for
 
 PROBLEMS = {
@@ -19,16 +22,22 @@ PROBLEMS = {
 }
 
 
+SPECS: dict[str, Spec] = {
+    **pairwise_specs(),
+    **{name: load_spec(spec_path(name)) for name in shipped_names()},
+}
+
+
 @functools.cache
 def kernel_of(name: str) -> EmulatedKernel:
-    plan = make_plan(pairwise_specs()[name])
+    plan = make_plan(SPECS[name])
     return EmulatedKernel(plan, render(plan))
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize("name", pairwise_specs())
+@pytest.mark.parametrize("name", SPECS)
 def test_the_contract_is_kept_without_hazards(name: str, problem: str) -> None:
-    spec = pairwise_specs()[name]
+    spec = SPECS[name]
     arguments = problem_for(spec, *PROBLEMS[problem], seed=3)
     kernel = kernel_of(name)
     report = kernel.run(**arguments, schedules=2, seed=1)
