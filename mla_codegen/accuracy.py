@@ -93,6 +93,9 @@ def contract_bound(
 ) -> ContractBound:
     """Bounds that a kernel of `spec` must keep on one problem.
 
+    An e4m3 rope beside 16-bit nope has the output's bound of the latter and the LSE's of e4m3: the tensor core
+    sums its products to 13 bits.
+
     Args:
         spec: Spec, plain mapping of one, or path of a YAML file.
         expected, emulated: outputs of `reference` without and with the kernel's `p_rounding`; needed for
@@ -103,7 +106,8 @@ def contract_bound(
         ValueError: an e4m3 bound is asked for without both references.
     """
     facts = tensor_facts(spec)
-    lse_abs = LSE_BOUNDS[facts.qkv_dtype]
+    factors = {facts.qkv_dtype} | ({facts.rope_dtype} if facts.rope else set())
+    lse_abs = LSE_BOUNDS["e4m3" if "e4m3" in factors else facts.qkv_dtype]
     if facts.qkv_dtype != "e4m3":
         return ContractBound(rel_frobenius=REL_BOUND, lse_abs=lse_abs)
     if v_has_mean:

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mla_codegen.accuracy import contract_bound
 from mla_codegen.build import plan_spec
 from mla_codegen.errors import LaunchError
 from mla_codegen.judge import Launch, Problem, judge
 from mla_codegen.plan.model import Plan
 from mla_codegen.reference import measure, reference
 from mla_codegen.resources import specs_folder
+from mla_codegen.spec import Spec
 from mla_codegen.spec_loader import load_spec
 
 PROBLEM = Problem(q_lens=(5, 0, 3), kv_lens=(7, 4, 2), heads=2)
@@ -125,3 +127,13 @@ def test_the_bound_rests_on_how_the_plan_rounds_p(plan: Plan) -> None:
     assert error > 5e-3
     found = judge(plan, problem, exact_launch(plan), launches=1).bound.rel_frobenius
     assert found == pytest.approx(1.3 * error)
+
+
+@pytest.mark.parametrize(
+    ("rope", "dtype", "lse_abs"), [(64, "e4m3", 2e-3), (64, "bf16", 1e-3), (0, "e4m3", 1e-3)]
+)
+def test_an_e4m3_rope_has_the_lse_bound_of_its_sums(rope: int, dtype: str, lse_abs: float) -> None:
+    dims, dtypes = {"nope": 128, "rope": rope, "v": 128}, {"qkv": "bf16", "rope_gmem": dtype}
+    spec = {"name": "k", "arch": "sm_90a", "dims": dims, "dtypes": dtypes}
+    bound = contract_bound(Spec.from_mapping(spec))
+    assert (bound.lse_abs, bound.rel_frobenius) == (lse_abs, 5e-3)
