@@ -93,8 +93,8 @@ def contract_bound(
 ) -> ContractBound:
     """Bounds that a kernel of `spec` must keep on one problem.
 
-    An e4m3 rope beside 16-bit nope has the output's bound of the latter and the LSE's of e4m3: the tensor core
-    sums its products to 13 bits.
+    An e4m3 rope beside 16-bit nope has the output's bound of the latter and the LSE's of e4m3: the tensor
+    core sums its products to 13 bits.
 
     Args:
         spec: Spec, plain mapping of one, or path of a YAML file.
