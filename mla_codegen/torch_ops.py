@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 try:
@@ -194,8 +195,8 @@ def _launch(known: _Registered, call: _Call) -> None:
     )  # fmt: skip
 
 
-def _prefill(start: _Start) -> Callable[..., Tensor]:
-    """Implementation of `prefill`."""
+def _returning(start: _Start, *, with_lse: bool) -> Callable[..., Tensor | tuple[Tensor, Tensor]]:
+    """Implementation of `prefill`, or with the LSE of `prefill_lse`."""
 
     def prefill(
         kernel: str,
@@ -212,43 +213,9 @@ def _prefill(start: _Start) -> Callable[..., Tensor]:
         cu_seqlens_k: Tensor | None = None,
         max_seqlen_q: int | None = None,
         softmax_scale: float | None = None,
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         known = _registered(kernel)
-        call = _Call(
-            inputs=(
-                q_nope, q_rope, k_nope, k_rope, v, q_scale, k_scale, v_scale, cu_seqlens_q, cu_seqlens_k
-            ),
-            max_seqlen_q=max_seqlen_q,
-            softmax_scale=softmax_scale,
-            outputs=_new_outputs(known, q_nope),
-        )  # fmt: skip
-        start(known, call)
-        return call.outputs[0]
-
-    return prefill
-
-
-def _prefill_lse(start: _Start) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Implementation of `prefill_lse`."""
-
-    def prefill_lse(
-        kernel: str,
-        q_nope: Tensor,
-        q_rope: Tensor | None,
-        k_nope: Tensor,
-        k_rope: Tensor | None,
-        v: Tensor,
-        *,
-        q_scale: Tensor | None = None,
-        k_scale: Tensor | None = None,
-        v_scale: Tensor | None = None,
-        cu_seqlens_q: Tensor | None = None,
-        cu_seqlens_k: Tensor | None = None,
-        max_seqlen_q: int | None = None,
-        softmax_scale: float | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        known = _registered(kernel)
-        if not known.has_lse:
+        if with_lse and not known.has_lse:
             raise LaunchError.single(
                 "no-lse",
                 f"kernel {kernel!r} has no LSE, softmax.lse of its spec is none",
@@ -263,12 +230,12 @@ def _prefill_lse(start: _Start) -> Callable[..., tuple[Tensor, Tensor]]:
             outputs=_new_outputs(known, q_nope),
         )  # fmt: skip
         start(known, call)
-        return call.outputs[0], call.outputs[1]
+        return (call.outputs[0], call.outputs[1]) if with_lse else call.outputs[0]
 
-    return prefill_lse
+    return prefill
 
 
-def _prefill_out(start: _Start) -> Callable[..., None]:
+def _writing(start: _Start) -> Callable[..., None]:
     """Implementation of `prefill_out`."""
 
     def prefill_out(
@@ -317,6 +284,6 @@ def _define(name: str, signature: str, implementation: Callable[[_Start], Callab
     torch.library.register_fake(qualified, implementation(_look))
 
 
-_define("prefill", f"({_INPUTS}) -> Tensor", _prefill)
-_define("prefill_lse", f"({_INPUTS}) -> (Tensor, Tensor)", _prefill_lse)
-_define("prefill_out", f"({_INPUTS}, Tensor(a!) out, Tensor(b!)? lse=None) -> ()", _prefill_out)
+_define("prefill", f"({_INPUTS}) -> Tensor", partial(_returning, with_lse=False))
+_define("prefill_lse", f"({_INPUTS}) -> (Tensor, Tensor)", partial(_returning, with_lse=True))
+_define("prefill_out", f"({_INPUTS}, Tensor(a!) out, Tensor(b!)? lse=None) -> ()", _writing)

@@ -214,7 +214,7 @@ def _features(spec: Spec, tiles: Tiles, *, debug: bool) -> Features:
         carries_scales=tiles.scales_rows or tiles.scales_keys,
         scales_rows=tiles.scales_rows,
         scales_columns=tiles.scales_columns,
-        scales_scores=tiles.scales_columns or tiles.raw_rope,
+        scales_scores=tiles.scales_scores,
         scales_keys=tiles.scales_keys,
         folds_k_scale=tiles.folds_k_scale,
         scales_output=tiles.scales_output,
@@ -274,7 +274,7 @@ def _issue_qk(tiles: Tiles) -> str:
 
 def _scale_scores(tiles: Tiles) -> str | None:
     """The partial that scales S; None where the factor of softmax has all scales."""
-    if not (tiles.scales_columns or tiles.scales_raw_rows):
+    if not tiles.scales_scores:
         return None
     which = "rows" if tiles.scales_raw_rows else "columns"
     if tiles.scales_columns and tiles.scales_raw_rows:
@@ -315,7 +315,7 @@ def _v_load(tiles: Tiles) -> VLoad:
 def _head_names(tiles: Tiles) -> HeadNames:
     scaled = (("q_full", tiles.scales_rows), ("k_full", tiles.scales_keys))
     return HeadNames(
-        kv_head="tile.kv_head" if tiles.group > 1 else "tile.head",
+        kv_head=tiles.kv_head,
         q_begin=_first_token("query", dense=tiles.q_dense),
         k_begin=_first_token("key", dense=tiles.kv_dense),
         scale_arrivals=" and ".join(name for name, carried in scaled if carried),

@@ -8,11 +8,10 @@ from mla_codegen.plan.tiles import Tiles
 
 def placed_scales(tiles: Tiles) -> tuple[ScaleArray, ...]:
     """The scales of which a CTA does not start with the first, in the order of the call."""
-    kv_head = "tile.kv_head" if tiles.group > 1 else "tile.head"
     rows = (
         ("q_scale", tiles.q_scale, tiles.q_dense, "tile.head"),
-        ("k_scale", tiles.k_scale, tiles.kv_dense, kv_head),
-        ("v_scale", tiles.v_scale, tiles.kv_dense, kv_head),
+        ("k_scale", tiles.k_scale, tiles.kv_dense, tiles.kv_head),
+        ("v_scale", tiles.v_scale, tiles.kv_dense, tiles.kv_head),
     )
     arrays = (_scale_array(*row) for row in rows)
     return tuple(array for array in arrays if array.offsets)

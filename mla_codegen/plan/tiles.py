@@ -141,6 +141,11 @@ class Tiles:
         return self.fp8 and not self.stored_transposed
 
     @property
+    def kv_head(self) -> str:
+        """How the source says which head of K and V a CTA reads."""
+        return "tile.kv_head" if self.group > 1 else "tile.head"
+
+    @property
     def rope_first(self) -> bool:
         """A rope of e4m3 is multiplied before nope of 16 bits: its coarser sums then hold rope alone."""
         return self.rope_depth > 0 and self.rope == "e4m3" and not self.fp8
@@ -174,6 +179,11 @@ class Tiles:
     def scales_raw_rows(self) -> bool:
         """Scales of rows go into S before an unscaled rope is added, and not into the factor of softmax."""
         return self.raw_rope and (self.scales_rows or self.folds_k_scale)
+
+    @property
+    def scales_scores(self) -> bool:
+        """S is multiplied by scales; else the factor of softmax has all of them."""
+        return self.scales_columns or self.scales_raw_rows
 
     @property
     def rereads_factors(self) -> bool:
