@@ -239,8 +239,8 @@ class Softmax(Section):
         default="auto",
         description=(
             "online: the reference point is the row maximum of every block; lazy: it moves only when P"
-            " would leave its range; both exact up to rounding; auto (default): lazy for e4m3 where its"
-            " registers fit, else online"
+            " would leave its range; both exact up to rounding; auto (default): lazy where its registers fit,"
+            " else online"
         ),
     )
     sink: Switch = Field(default=False, description="a sink logit per head joins the row sum; default false")

@@ -37,6 +37,7 @@ class _Kind:
     tx_bytes: int
     arrives: str
     waits: str
+    index: str = "stage"
 
 
 def plan_mbarriers(tiles: Tiles, tx_bytes: TxBytes) -> tuple[Mbarrier, ...]:
@@ -57,8 +58,8 @@ def plan_mbarriers(tiles: Tiles, tx_bytes: TxBytes) -> tuple[Mbarrier, ...]:
                 arrives=kind.arrives,
                 waits=kind.waits,
                 comment=f"{count}{bytes_note} a phase; from {kind.arrives} to {kind.waits}",
-                parameter="u32 stage" if ring else "",
-                stage="stage" if ring else "0",
+                parameter=f"u32 {kind.index}" if ring else "",
+                stage=kind.index if ring else "0",
                 stages_constant=kind.stages_constant,
                 arrivals_constant=kind.arrivals_constant,
             )
@@ -102,13 +103,25 @@ def _qk_kinds(tiles: Tiles, tx_bytes: TxBytes) -> tuple[_Kind, ...]:
     return (
         _Kind(
             name="q_full",
-            stages=1,
-            stages_constant="1",
+            stages=tiles.consumers,
+            stages_constant="kNumConsumers",
+            index="consumer",
             arrivals=_load_arrivals(tiles.scales_rows),
             arrivals_constant=_load_constant(tiles.scales_rows),
             tx_bytes=tx_bytes.q,
             arrives="load",
             waits="consumer",
+        ),
+        _Kind(
+            name="q_empty",
+            stages=tiles.consumers,
+            stages_constant="kNumConsumers",
+            index="consumer",
+            arrivals=WARPS_PER_WARPGROUP,
+            arrivals_constant="kQEmptyArrivals",
+            tx_bytes=0,
+            arrives="consumer",
+            waits="load" if tiles.transposes_v else "load and tail",
         ),
         _Kind(
             name="k_full",

@@ -157,7 +157,7 @@ def _variant(
         v_transposed_chunks=chunks,
         tensor_maps=maps,
         params=call.plan_params(spec, arguments),
-        launch=_launch(tiles, memory, registers),
+        launch=_launch(tiles, memory, registers, spec.schedule.persistent),
         smem_table=text.smem_table(memory),
         role_table=text.role_table(role_list),
         barrier_table=text.barrier_table(mbarriers, named),
@@ -165,13 +165,16 @@ def _variant(
     )
 
 
-def _launch(tiles: Tiles, memory: Smem, registers: Registers) -> Launch:
+def _launch(tiles: Tiles, memory: Smem, registers: Registers, persistent: bool | str) -> Launch:
     return Launch(
         threads=num_threads(tiles),
         smem_bytes=memory.sizeof_bytes,
         block_m=tiles.block_m,
         block_n=tiles.block_n,
         grid_y_limit=constants.GRID_Y_LIMIT,
+        run_heads=None if persistent == "auto" else constants.LONGEST_RUN if persistent else 1,
+        longest_run=constants.LONGEST_RUN,
+        sms=constants.SMS,
         launch_registers=registers.launch,
         reported_barriers=_REPORTED_BARRIERS,
     )
@@ -225,6 +228,7 @@ def _features(spec: Spec, tiles: Tiles, *, debug: bool) -> Features:
         rereads_factors=tiles.rereads_factors,
         mixed_qk=tiles.rope_depth > 0 and spec.dtypes.qkv != spec.dtypes.rope_mma,
         lazy_softmax=tiles.lazy_softmax,
+        lowers_lift=tiles.lazy_softmax and tiles.fp8,
         flushes_output=tiles.flush_blocks > 0,
         f32_output=tiles.out == "f32",
         whole_output_groups=tiles.ov_depth >= 32,
@@ -236,7 +240,8 @@ def _features(spec: Spec, tiles: Tiles, *, debug: bool) -> Features:
 
 
 def _partials(spec: Spec, tiles: Tiles) -> Partials:
-    flushing = "_flushing" if tiles.lazy_softmax else ""
+    blocks = {(True, True): "_flushing", (True, False): "_pairs"}.get((tiles.lazy_softmax, tiles.fp8), "")
+    pairs = "_pairs" if tiles.paired_steps else ""
     v = "transposed" if tiles.fp8 else "rows"
     return Partials(
         visible_keys=f"_visible_keys_{spec.mask}.cu.j2",
@@ -247,8 +252,8 @@ def _partials(spec: Spec, tiles: Tiles) -> Partials:
         issue_pv=f"_issue_pv_{v}_sm90.cu.j2",
         scale_scores=_scale_scores(tiles),
         pack_p="_pack_p_e4m3.cu.j2" if tiles.fp8 else "_pack_p_16bit.cu.j2",
-        kv_step="_kv_step_turns_sm90.cu.j2" if tiles.fp8 else "_kv_step_ping_pong_sm90.cu.j2",
-        unmasked_blocks=f"_unmasked_blocks{flushing}.cu.j2",
+        kv_step="_kv_step_turns_sm90.cu.j2" if tiles.fp8 else f"_kv_step_ping_pong{pairs}_sm90.cu.j2",
+        unmasked_blocks=f"_unmasked_blocks{blocks}.cu.j2",
         softmax_step=f"_softmax_step_{_softmax_step(tiles)}.cu.j2",
         store_output="_store_output_f32.cu.j2" if tiles.out == "f32" else "_store_output_16bit.cu.j2",
     )
@@ -283,16 +288,16 @@ def _scale_scores(tiles: Tiles) -> str | None:
 
 
 def _softmax_step(tiles: Tiles) -> str:
-    if tiles.lazy_softmax:
-        return "lazy"
-    return "flushing" if tiles.flush_blocks else "online"
+    if not tiles.flush_blocks:
+        return "online"
+    return "lazy" if tiles.lazy_softmax else "flushing"
 
 
 def _p_rounding(tiles: Tiles, dtype: str) -> PRounding:
     return PRounding(
         dtype=dtype,
         lift_log2=tiles.lift_log2,
-        lazy=tiles.lazy_softmax,
+        lazy=tiles.lazy_softmax and tiles.fp8,
         block_n=tiles.block_n,
         group_rows=tiles.block_m // tiles.consumers,
         warp_rows=tiles.block_m // tiles.consumers // barriers.WARPS_PER_WARPGROUP,

@@ -129,6 +129,8 @@ def plan_params(spec: Spec, arguments: tuple[Argument, ...]) -> tuple[ParamField
     if spec.layout.kv == "dense":
         fields.append(_field("i32", "kv_len", "keys of every sequence"))
     fields.append(_field("i32", "query_tiles", "tiles of the longest sequence that is allowed"))
+    fields.append(_field("i32", "run_heads", "heads that a CTA goes through, one after the other"))
+    fields.append(_field("i32", "head_runs", "CTAs that it takes for all heads"))
     fields += _steps(axes)
     scaled = [(name, form) for name, form, _, _ in _scales(spec) if form != "none"]
     fields += [_field("const float*", name, f"[{', '.join(axes[name])}]") for name, _ in scaled]

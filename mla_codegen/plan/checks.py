@@ -9,7 +9,7 @@ from mla_codegen.arch import ArchLimits
 from mla_codegen.plan.barriers import WARPGROUP_THREADS, WARPS_PER_WARPGROUP
 from mla_codegen.plan.model import Mbarrier, Plan, TensorMap, Variant
 
-_ELEMENT_BYTES = {"u8": 1, "float": 4, "u64": 8}
+_ELEMENT_BYTES = {"i32": 4, "u8": 1, "float": 4, "u64": 8}
 _DTYPE_BYTES = {"e4m3": 1, "bf16": 2, "f16": 2, "f32": 4}
 _ONE_LANE_ROLES = ("load", "tail")
 """Roles of which one lane of one warp arrives; of the others one lane of every warp does."""
@@ -138,6 +138,8 @@ def _arriving_threads(variant: Variant, barrier: Mbarrier) -> int:
     scaled = {"q_full": variant.features.scales_rows, "k_full": variant.features.scales_keys}
     if scaled.get(barrier.name):
         return 2
+    if barrier.name == "q_empty":
+        return WARPS_PER_WARPGROUP
     return 1 if barrier.arrives in _ONE_LANE_ROLES else _warps(variant).get(barrier.arrives, 0)
 
 

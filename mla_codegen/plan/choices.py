@@ -51,10 +51,8 @@ def _block_choices(spec: Spec, tiles: Tiles) -> tuple[Choice, ...]:
 
 def _number_choices(spec: Spec, tiles: Tiles) -> tuple[Choice, ...]:
     p_rule = "as qkv" if not tiles.fp8 else "as qkv: flushing O keeps the accuracy contract"
-    online = "the maximum of every block"
-    if tiles.fp8:
-        online = "the lazy one needs more registers than there are"
-    lazy = "the reference point moves only where P would leave its type"
+    online = "the lazy one needs more registers than there are"
+    lazy = "the reference point moves only where P would leave its range"
     choices = [
         Choice(field="dtypes.p", value=spec.dtypes.qkv, rule=_rule(spec.dtypes.p, p_rule)),
         Choice(

@@ -18,7 +18,6 @@ from mla_codegen.plan.model import Constant, ConstantGroup, Role, VTransposedChu
 from mla_codegen.plan.registers import Registers, num_threads
 from mla_codegen.plan.smem import k_scale_stride_bytes
 from mla_codegen.plan.tiles import (
-    E4M3_LARGEST,
     K_STEP_BYTES,
     LAZY_SUM_GOAL,
     TRANSPOSE_COLUMNS,
@@ -28,8 +27,14 @@ from mla_codegen.plan.tiles import (
 
 GRID_Y_LIMIT = 65535
 """Largest grid.y and grid.z (CUDA programming guide, technical specifications)."""
-HEAD_GROUP = 8
-"""Heads whose tiles are launched together: their K and V stay in the L2 cache while all query tiles pass."""
+LONGEST_RUN = 4
+"""Heads of a run: a longer one would leave too few CTAs to share evenly."""
+SMS = 132
+"""Multiprocessors that the length of a run is chosen for: H100 SXM, H200 and GH200 (NVIDIA Hopper
+Architecture In-Depth). Another number costs speed at most."""
+RUN_GROUP = 8
+"""Runs of heads that are launched together: K and V of the heads they are at stay in the L2 cache while all
+query tiles pass."""
 SMALLEST_FACTOR_LOG2 = -100
 """Stands in for a factor of 0; a score times less than that are 0 in fp32 all the same."""
 SMALLEST_V_SCALE_LOG2 = -100
@@ -88,7 +93,7 @@ def _shape(tiles: Tiles) -> ConstantGroup:
             if tiles.group > 1
             else []
         ),
-        ("i32", "kHeadGroup", HEAD_GROUP, "heads whose tiles are launched together"),
+        ("i32", "kRunGroup", RUN_GROUP, "runs of heads whose tiles are launched together"),
         ("i32", "kGridYLimit", GRID_Y_LIMIT, "sequences per grid.z"),
     )
 
@@ -114,6 +119,7 @@ def _threads(tiles: Tiles, registers: Registers, roles: tuple[Role, ...]) -> Con
             else []
         ),
         ("u32", "kConsumerArrivals", WARPS_PER_WARPGROUP * tiles.consumers, "one lane per consumer warp"),
+        ("u32", "kQEmptyArrivals", WARPS_PER_WARPGROUP, "one lane per warp of one consumer warpgroup"),
         *(
             [("u32", "kTransposeWarps", TRANSPOSE_WARPS, "one lane of each arrives")]
             if tiles.transposes_v
@@ -141,7 +147,7 @@ def _chunks(tiles: Tiles) -> ConstantGroup:
         rows += _chunk_rows("V", tiles.v_row, "V rows")[: 3 if tiles.fp8 else 4]
         if tiles.fp8:
             rows.append(
-                ("u32", "kVChunkUnits", tiles.v_row.width_bytes // 16, "16-byte units of a chunk row")
+                ("u32", "kVChunkGroups", tiles.v_row.width_bytes // 32, "groups of 32 columns in a chunk")
             )
     return _group("Chunks: tiles lie in columns of one swizzle width", *rows)
 
@@ -181,7 +187,7 @@ def _bytes(tiles: Tiles, tx_bytes: TxBytes) -> ConstantGroup:
         rows.append(("u32", "kVRawStageBytes", tiles.v_raw_stage_bytes, "V rows of kBlockN keys"))
     rows += [
         ("u32", "kVStageBytes", tiles.v_stage_bytes, "V of kBlockN keys"),
-        ("u32", "kQTxBytes", tx_bytes.q, "Q, whole boxes"),
+        ("u32", "kQTxBytes", tx_bytes.q, "Q of one consumer, whole boxes"),
         ("u32", "kKTxBytes", tx_bytes.k, "K, whole boxes"),
         ("u32", "kVTxBytes", tx_bytes.v, "V, whole boxes"),
     ]
@@ -205,7 +211,7 @@ def _transposed(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantG
     if tiles.transposes_v:
         rows = [
             ("u32", "kVColumnGroups", columns, "groups of 32 V columns"),
-            ("u32", "kTransposeTasks", tiles.block_n // 16 * columns, "pieces of 16 tokens x 32 columns"),
+            ("u32", "kTransposePieces", tiles.block_n // 16 * columns, "pieces of 16 tokens x 32 columns"),
         ]
     else:
         rows = [("u32", "kTokenGroups", tiles.block_n // 16, "groups of 16 tokens in a V column")]
@@ -291,13 +297,12 @@ def _numbers(lse: str, tiles: Tiles) -> ConstantGroup:
 
 
 def _lazy_numbers(tiles: Tiles) -> list[tuple[str, str, object, str]]:
+    meaning = "of a thread's P in a block" + (": the largest e4m3 number" if tiles.fp8 else "")
+    limit = ("float", "kLazySumLimit", f"{tiles.lazy_sum_limit}.0f", meaning)
+    if not tiles.fp8:
+        return [limit]
     return [
-        (
-            "float",
-            "kLazySumLimit",
-            f"{E4M3_LARGEST}.0f",
-            "of a thread's P in a block: the largest e4m3 number",
-        ),
+        limit,
         ("float", "kLazySumGoal", f"{LAZY_SUM_GOAL}.0f", "what an exact step brings that sum down to"),
         ("u32", "kLiftSteps", tiles.lift_steps, "halvings that bring it there whatever the scores are"),
         ("i32", "kFlushBlocks", tiles.flush_blocks, "KV blocks after which O goes to its master"),

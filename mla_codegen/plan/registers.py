@@ -53,6 +53,10 @@ WIDE_BLOCK_REGISTERS = 24
 """What it needs more there: 224 keys spilled 80 and 88 bytes; with scales of V 160 spilled 144, 192 spilled
 48."""
 
+PAIRED_STEPS_SPARE_REGISTERS = 4
+"""Working registers that are free where two arrays of P take turns: 128 keys and V of 128 spilled nothing with
+these, 144 keys spilled 40 bytes."""
+
 FREE_STEPS = {2: 24, 3: 12}
 """wgmma steps of Q*K whose matrix descriptors the compiler keeps apart without cost, where O has no master or
 is one of three consumers."""
@@ -154,6 +158,8 @@ def _issues_many_copies(tiles: Tiles) -> bool:
 
 def _needed_registers(tiles: Tiles) -> int:
     arrays = tiles.score_registers + tiles.output_registers + tiles.prob_registers
+    if tiles.paired_steps:
+        arrays += tiles.prob_registers - PAIRED_STEPS_SPARE_REGISTERS
     return arrays + _working_registers(tiles)
 
 
@@ -176,7 +182,7 @@ def _large_tile_registers(tiles: Tiles) -> int:
     needed = 0
     if tiles.scales_columns and tiles.ov_depth > WIDE_V and tiles.ov_depth % 32:
         needed += ODD_V_REGISTERS
-    if tiles.lazy_softmax and tiles.block_n > (WIDE_SCALED_P_BLOCK if tiles.scales_p else WIDE_BLOCK):
+    if tiles.flush_blocks and tiles.lazy_softmax and tiles.block_n > (WIDE_SCALED_P_BLOCK if tiles.scales_p else WIDE_BLOCK):
         needed += WIDE_BLOCK_REGISTERS
     return needed
 

@@ -23,7 +23,7 @@ def plan_roles(tiles: Tiles, registers: Registers) -> tuple[Role, ...]:
             end_constant="kLoadWarpEnd",
             registers=registers.producer,
             does=f"one lane issues all bulk copies{scales}",
-            waits_on=f"k_empty, {v_ring}_empty",
+            waits_on=f"q_empty, k_empty, {v_ring}_empty",
             signals=f"q_full, k_full, {v_ring}_full",
         ),
         helper,
@@ -36,7 +36,7 @@ def plan_roles(tiles: Tiles, registers: Registers) -> tuple[Role, ...]:
             registers=registers.consumer,
             does=f"{tiles.consumers} warpgroups of 64 rows: Q*K, softmax, P*V, output",
             waits_on=f"q_full, k_full, v_full, {tail}its turn",
-            signals="k_empty, v_empty, the next turn",
+            signals="q_empty, k_empty, v_empty, the next turn",
         ),
     )
 
@@ -61,8 +61,8 @@ def _tail(registers: Registers) -> Role:
         num_warps=1,
         end_constant="kTailWarpEnd",
         registers=registers.producer,
-        does="clears V beyond the sequence, once",
-        waits_on="v_full of the last block",
+        does="clears V beyond the sequence, once a head",
+        waits_on="q_empty, v_full of the last block",
         signals="v_tail_cleared",
     )
 

@@ -17,6 +17,8 @@ SCALE_ALIGN_BYTES = 16
 """Alignment of the scales: four at a time are read, and stages stay aligned for any block_n."""
 _F32 = 4
 _MBARRIER = 8
+WORK_TILE_WORDS = 8
+"""Of WorkTile, what its consumers read: two vectors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,17 @@ def _wanted(tiles: Tiles, mbarriers: int) -> list[_Wanted]:
         )
     wanted.append(
         _Wanted(
+            name="work_smem",
+            element="i32",
+            element_bytes=4,
+            count=WORK_TILE_WORDS,
+            align_bytes=SCALE_ALIGN_BYTES,
+            content="Which rows and keys the CTA has, for the consumers, whose registers are full.",
+            live="the whole CTA, written before the roles start",
+        )
+    )
+    wanted.append(
+        _Wanted(
             name="mbar_base",
             element="u64",
             element_bytes=_MBARRIER,
@@ -106,7 +119,7 @@ def _qk_fields(tiles: Tiles) -> list[_Wanted]:
             "q_smem",
             tiles.block_m * (tiles.nope.row_bytes + tiles.rope_row.row_bytes),
             content=f"{then[0]}: block_m {rows}",
-            live="from q_full to the last Q*K of the CTA",
+            live="per consumer from q_full to q_empty",
         ),
         _tile_field(
             "kv_smem",
@@ -160,7 +173,7 @@ def _scale_fields(tiles: Tiles) -> list[_Wanted]:
                 count=tiles.block_m,
                 align_bytes=SCALE_ALIGN_BYTES,
                 content="Scales of the query rows.",
-                live="from q_full to the first block",
+                live="per consumer from q_full to the first block",
             )
         )
     if tiles.rereads_factors:

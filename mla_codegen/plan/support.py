@@ -46,8 +46,6 @@ def _layout_faults(spec: Spec) -> Iterator[Diagnostic]:
     rope = None if layout.rope is None else layout.rope.model_dump()
     yield from _must_be("layout.kv", kv, "ragged", "dense")
     yield from _must_be("layout.rope", rope, None)
-    if spec.dtypes.qkv != "e4m3":
-        yield from _must_be("softmax.variant", softmax.variant, "auto", "online", when="with 16-bit qkv")
     yield from _must_be("softmax.sink", softmax.sink, False)
     yield from _must_be("softmax.softcap", softmax.softcap, None)
     yield from _must_be("smem.layout", spec.smem.layout, "auto")
@@ -72,7 +70,6 @@ def _schedule_faults(spec: Spec) -> Iterator[Diagnostic]:
         yield from _must_be("schedule.transpose_warps", schedule.transpose_warps, "auto", when=when)
     else:
         yield from _must_be("schedule.transpose_warps", schedule.transpose_warps, "auto", 3)
-    yield from _must_be("schedule.persistent", schedule.persistent, "auto", False)
     yield from _must_be("schedule.longest_first", schedule.longest_first, "auto", True)
 
 

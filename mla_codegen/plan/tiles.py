@@ -14,8 +14,7 @@ The rules of ``auto`` (figures behind them: docs/notes/performance.md):
   above, each time with the deepest of these rings that fit; then 2 consumers are tried; then rings of one
   stage.
 * schedule.order: turns for e4m3, ping_pong for 16-bit types, whose registers hold S, O and P at once.
-* softmax.variant: lazy for e4m3, online for 16-bit types, where the lazy one has no bound to check against,
-  and where the registers of the lazy one do not fit.
+* softmax.variant: lazy, and online where the registers of the lazy one do not fit.
 * flush_blocks (e4m3): as many as 576 keys; 16-bit products are added in fp32 and need none.
 """
 
@@ -276,6 +275,21 @@ class Tiles:
         return self.ov_depth // 2
 
     @property
+    def paired_steps(self) -> bool:
+        """Whether unmasked blocks go in pairs: the lazy softmax of 16-bit types writes one P beside another
+        that the tensor core still reads, so two arrays take turns."""
+        return self.lazy_softmax and not self.fp8
+
+    @property
+    def lazy_sum_limit(self) -> int:
+        """Largest sum of a thread's P in a block for which the lazy softmax keeps its reference point.
+
+        e4m3: its largest number. 16-bit types have room to spare; 2^8 keeps O as far from the limits of fp32
+        as a sum over 256 times the keys would.
+        """
+        return E4M3_LARGEST if self.fp8 else 256
+
+    @property
     def prob_registers(self) -> int:
         """32-bit registers of packed P per thread."""
         return self.score_registers * self.qkv_bytes // 4
@@ -310,7 +324,7 @@ def resolve_tiles(spec: Spec) -> tuple[Tiles, tuple[Diagnostic, ...]]:
         q_dense=spec.layout.q == "dense",
         kv_dense=spec.layout.kv == "dense",
         stored_transposed=spec.layout.v == "transposed",
-        lazy_softmax=fp8 and spec.softmax.variant != "online",
+        lazy_softmax=spec.softmax.variant != "online",
         asked_flush_blocks=_asked(spec.accumulation.flush_blocks),
         k_stages=1,
         v_stages=1,

@@ -21,9 +21,10 @@ def plan_tensor_maps(
 ) -> tuple[TensorMap, ...]:
     """The maps in the order of the kernel's parameters; ``chunks`` are those of transposed V."""
     q_dense, kv_dense = tiles.q_dense, tiles.kv_dense
-    maps = [_row_map("q_nope", qkv, tiles.nope, tiles.block_m, _ROWS[q_dense])]
+    q_rows = tiles.block_m // tiles.consumers
+    maps = [_row_map("q_nope", qkv, tiles.nope, q_rows, _ROWS[q_dense])]
     if tiles.rope_depth:
-        maps.append(_row_map("q_rope", rope, tiles.rope_row, tiles.block_m, _ROWS[q_dense]))
+        maps.append(_row_map("q_rope", rope, tiles.rope_row, q_rows, _ROWS[q_dense]))
     maps.append(_row_map("k_nope", qkv, tiles.nope, tiles.block_n, _ROWS[kv_dense]))
     if tiles.rope_depth:
         maps.append(_row_map("k_rope", rope, tiles.rope_row, tiles.block_n, _SHARED_ROWS[kv_dense]))
