@@ -54,8 +54,8 @@ WIDE_BLOCK_REGISTERS = 24
 48."""
 
 PAIRED_STEPS_SPARE_REGISTERS = 4
-"""Working registers that are free where two arrays of P take turns: 128 keys and V of 128 spilled nothing with
-these, 144 keys spilled 40 bytes."""
+"""Working registers that are free where two arrays of P take turns and V is not wide: 128 keys and V of 128
+spilled nothing with these, 144 keys spilled 40 bytes; 64 keys and V of 256 spilled 24."""
 
 FREE_STEPS = {2: 24, 3: 12}
 """wgmma steps of Q*K whose matrix descriptors the compiler keeps apart without cost, where O has no master or
@@ -159,7 +159,7 @@ def _issues_many_copies(tiles: Tiles) -> bool:
 def _needed_registers(tiles: Tiles) -> int:
     arrays = tiles.score_registers + tiles.output_registers + tiles.prob_registers
     if tiles.paired_steps:
-        arrays += tiles.prob_registers - PAIRED_STEPS_SPARE_REGISTERS
+        arrays += tiles.prob_registers - (PAIRED_STEPS_SPARE_REGISTERS if tiles.ov_depth <= WIDE_V else 0)
     return arrays + _working_registers(tiles)
 
 
