@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "121d29e7968e747479469647a6cfca5e980f0e9366e003b4a7e8155a824c9380"
+SOURCE_DIGEST = "76e98f88eb60628175130d56a4ac6e19b299134f9d2e145806b56491bb1c3da5"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

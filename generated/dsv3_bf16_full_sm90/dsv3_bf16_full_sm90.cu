@@ -16,36 +16,38 @@
 //   pipeline.kv_stages = 2: the deepest rings that fit, up to what still gains speed
 //   pipeline.v_stages = 2: the deepest rings that fit, up to what still gains speed
 //   dtypes.p = bf16: as qkv
-//   softmax.variant = online: the maximum of every block
+//   softmax.variant = lazy: the reference point moves only where P would leave its range
 
 // ---- plan of dsv3_bf16_full_sm90 ----
 //
-// Shared memory, 213072 of 232448 bytes:
+// Shared memory, 213128 of 232448 bytes:
 //   offset  bytes  field      what, and while it is live
-//   0       49152  q_smem     live from q_full to the last Q*K of the CTA
+//   0       49152  q_smem     live per consumer from q_full to q_empty
 //   49152   98304  kv_smem    live per stage from k_full to k_empty
 //   147456  65536  v_smem     live per stage from v_full to v_empty
-//   212992  80     mbar_base  live the whole CTA
-//   213072         end        sizeof 214016
+//   212992  32     work_smem  live the whole CTA, written before the roles start
+//   213024  104    mbar_base  live the whole CTA
+//   213128         end        sizeof 214016
 //
 // Roles:
 //   role      warps  threads  registers  does
 //   load      0      32       24         one lane issues all bulk copies
-//   tail      1      32       24         clears V beyond the sequence, once
+//   tail      1      32       24         clears V beyond the sequence, once a head
 //   idle      2-3    64       24         nothing: they complete the producer warpgroup
 //   consumer  4-11   256      240        2 warpgroups of 64 rows: Q*K, softmax, P*V, output
-//   load waits on: k_empty, v_empty
+//   load waits on: q_empty, k_empty, v_empty
 //   load signals: q_full, k_full, v_full
-//   tail waits on: v_full of the last block
+//   tail waits on: q_empty, v_full of the last block
 //   tail signals: v_tail_cleared
 //   idle waits on: nothing
 //   idle signals: nothing
 //   consumer waits on: q_full, k_full, v_full, v_tail_cleared, its turn
-//   consumer signals: k_empty, v_empty, the next turn
+//   consumer signals: q_empty, k_empty, v_empty, the next turn
 //
 // Barriers in shared memory (arrivals and bytes of one phase):
 //   barrier         stages  arrivals  bytes  signalled by  waited on by
-//   q_full          1       1         49152  load          consumer
+//   q_full          2       1         24576  load          consumer
+//   q_empty         2       4         -      consumer      load and tail
 //   k_full          2       1         49152  load          consumer
 //   k_empty         2       8         -      consumer      load
 //   v_full          2       1         32768  load          consumer and tail
@@ -177,10 +179,21 @@ __device__ __forceinline__ void cp_async_bulk_tensor_3d(u32 destination, const T
 extern __shared__ __align__(1024) u8 dynamic_smem[];
 __device__ __forceinline__ u32 smem_base() { return (u32)__cvta_generic_to_shared(dynamic_smem); }
 
+// 16 bytes at once; the address is a multiple of 16. PTX ISA: ld.shared.
+__device__ __forceinline__ void ld_shared_v4_u32(u32 address, u32 (&word)[4]) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
+               : "r"(address)
+               : "memory");
+}
+
 __device__ __forceinline__ void st_shared_v4_u32(u32 address, u32 x, u32 y, u32 z, u32 w) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x), "r"(y), "r"(z), "r"(w)
                : "memory");
 }
+
+// True in all lanes where the condition holds in any of the warp. PTX ISA: vote.sync.any.
+__device__ __forceinline__ bool vote_any(bool condition) { return __any_sync(0xffffffffu, condition) != 0; }
 
 // One 32-bit integer that no kernel writes meanwhile; the address is a multiple of 4. PTX ISA: ld.global.nc.
 __device__ __forceinline__ i32 ld_global_i32(const i32* address) { return __ldg(address); }
@@ -349,7 +362,7 @@ namespace mla::dsv3_bf16_full_sm90 {
 constexpr i32 kBlockM = 128;  // query rows per CTA
 constexpr i32 kBlockN = 128;  // keys per step
 constexpr u32 kOvDepth = 128;  // columns of V and of the output
-constexpr i32 kHeadGroup = 8;  // heads whose tiles are launched together
+constexpr i32 kRunGroup = 8;  // runs of heads whose tiles are launched together
 constexpr i32 kGridYLimit = 65535;  // sequences per grid.z
 
 // Threads
@@ -364,6 +377,7 @@ constexpr int kConsumerRegisters = 240;  // per thread, after setmaxnreg
 constexpr u32 kTurnThreads = 256;  // the warpgroup whose turn it is and the one before it
 constexpr u32 kLoadArrivals = 1;  // the lane that issues the bulk copies
 constexpr u32 kConsumerArrivals = 8;  // one lane per consumer warp
+constexpr u32 kQEmptyArrivals = 4;  // one lane per warp of one consumer warpgroup
 constexpr u32 kTailArrivals = 1;  // one lane of the tail warp
 
 // Rings
@@ -395,7 +409,7 @@ constexpr u32 kKRopeOffset = 32768;  // of K_rope in a stage: after K_nope
 constexpr u32 kKStageBytes = 49152;  // K of kBlockN keys
 constexpr u32 kVChunkBytes = 16384;  // kBlockN * 128
 constexpr u32 kVStageBytes = 32768;  // V of kBlockN keys
-constexpr u32 kQTxBytes = 49152;  // Q, whole boxes
+constexpr u32 kQTxBytes = 24576;  // Q of one consumer, whole boxes
 constexpr u32 kKTxBytes = 49152;  // K, whole boxes
 constexpr u32 kVTxBytes = 32768;  // V, whole boxes
 constexpr i64 kOutBytes = 4;  // per output element
@@ -414,6 +428,7 @@ constexpr u32 kPvStepBytes = 2048;  // 16 keys * 128
 // Numbers
 constexpr float kLiftLog2 = 0x0.0p+0f;  // 0: log2 of what P is multiplied by, at most
 constexpr float kSmallestFactor = 0x1.0000000000000p-100f;  // 2^-100: stands in for a factor of 0
+constexpr float kLazySumLimit = 256.0f;  // of a thread's P in a block
 
 // ---- barriers ----
 
@@ -425,12 +440,13 @@ enum class NamedBarrier : u32 {
 
 // First index of each kind in mbar_base.
 enum class Mbarrier : u32 {
-  q_full = 0,  // 1 arrival and 49152 bytes a phase; from load to consumer
-  k_full = 1,  // 1 arrival and 49152 bytes a phase; from load to consumer
-  k_empty = 3,  // 8 arrivals a phase; from consumer to load
-  v_full = 5,  // 1 arrival and 32768 bytes a phase; from load to consumer and tail
-  v_empty = 7,  // 8 arrivals a phase; from consumer to load
-  v_tail_cleared = 9,  // 1 arrival a phase; from tail to consumer
+  q_full = 0,  // 1 arrival and 24576 bytes a phase; from load to consumer
+  q_empty = 2,  // 4 arrivals a phase; from consumer to load and tail
+  k_full = 4,  // 1 arrival and 49152 bytes a phase; from load to consumer
+  k_empty = 6,  // 8 arrivals a phase; from consumer to load
+  v_full = 8,  // 1 arrival and 32768 bytes a phase; from load to consumer and tail
+  v_empty = 10,  // 8 arrivals a phase; from consumer to load
+  v_tail_cleared = 12,  // 1 arrival a phase; from tail to consumer
 };
 
 // ---- shared memory ----
@@ -446,7 +462,7 @@ struct alignas(1024) MLASmemStorage {
   static constexpr u32 kv_bytes = 98304;  // kv_nope_bytes + kv_rope_bytes
 
   // Q_nope, then Q_rope: block_m rows in chunks of one swizzle width.
-  // Live: from q_full to the last Q*K of the CTA.
+  // Live: per consumer from q_full to q_empty.
   alignas(1024) u8 q_smem[49152];
   // K ring; a stage is K_nope, then K_rope: block_n rows in chunks of one swizzle width.
   // Live: per stage from k_full to k_empty.
@@ -454,19 +470,23 @@ struct alignas(1024) MLASmemStorage {
   // V ring: block_n rows in chunks of one swizzle width.
   // Live: per stage from v_full to v_empty.
   alignas(1024) u8 v_smem[65536];
+  // Which rows and keys the CTA has, for the consumers, whose registers are full.
+  // Live: the whole CTA, written before the roles start.
+  alignas(16) i32 work_smem[8];
   // Transaction barriers, in the order of enum Mbarrier.
   // Live: the whole CTA.
-  alignas(8) u64 mbar_base[10];
+  alignas(8) u64 mbar_base[13];
 };
 
 // Planner and compiler are two witnesses of the map; where they disagree, generate the file again.
 MLA_ASSERT_FIELD(MLASmemStorage, q_smem, 0, 49152);
 MLA_ASSERT_FIELD(MLASmemStorage, kv_smem, 49152, 98304);
 MLA_ASSERT_FIELD(MLASmemStorage, v_smem, 147456, 65536);
-MLA_ASSERT_FIELD(MLASmemStorage, mbar_base, 212992, 80);
+MLA_ASSERT_FIELD(MLASmemStorage, work_smem, 212992, 32);
+MLA_ASSERT_FIELD(MLASmemStorage, mbar_base, 213024, 104);
 static_assert(MLASmemStorage::q_bytes == sizeof(MLASmemStorage::q_smem), "q_bytes");
 static_assert(MLASmemStorage::kv_bytes == sizeof(MLASmemStorage::kv_smem), "kv_bytes");
-static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) + sizeof(MLASmemStorage::mbar_base) == 213072,
+static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) + sizeof(MLASmemStorage::mbar_base) == 213128,
               "bytes used of MLASmemStorage: regenerate");
 static_assert(sizeof(MLASmemStorage) == 214016 && alignof(MLASmemStorage) == 1024,
               "size of MLASmemStorage: regenerate");
@@ -484,11 +504,13 @@ __device__ __forceinline__ u32 k_rope_tile(u32 stage) { return k_nope_tile(stage
 __device__ __forceinline__ u32 v_tile(u32 stage) {
   return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, v_smem) + stage * kVStageBytes;
 }
+__device__ __forceinline__ u32 work_words() { return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, work_smem); }
 
 __device__ __forceinline__ u32 mbarrier_at(Mbarrier first, u32 stage) {
   return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, mbar_base) + ((u32)first + stage) * (u32)sizeof(u64);
 }
-__device__ __forceinline__ u32 q_full() { return mbarrier_at(Mbarrier::q_full, 0); }
+__device__ __forceinline__ u32 q_full(u32 consumer) { return mbarrier_at(Mbarrier::q_full, consumer); }
+__device__ __forceinline__ u32 q_empty(u32 consumer) { return mbarrier_at(Mbarrier::q_empty, consumer); }
 __device__ __forceinline__ u32 k_full(u32 stage) { return mbarrier_at(Mbarrier::k_full, stage); }
 __device__ __forceinline__ u32 k_empty(u32 stage) { return mbarrier_at(Mbarrier::k_empty, stage); }
 __device__ __forceinline__ u32 v_full(u32 stage) { return mbarrier_at(Mbarrier::v_full, stage); }
@@ -506,6 +528,8 @@ struct Params {
   i32 batch;  // sequences
   i32 heads;  // query heads
   i32 query_tiles;  // tiles of the longest sequence that is allowed
+  i32 run_heads;  // heads that a CTA goes through, one after the other
+  i32 head_runs;  // CTAs that it takes for all heads
   u32 q_nope_head_step;  // 0 where all heads share one (head stride 0), else 1
   u32 q_rope_head_step;  // the same for q_rope
   u32 k_nope_head_step;  // the same for k_nope
@@ -515,8 +539,8 @@ struct Params {
 
 // Tensor maps, by address; each is a kernel parameter.
 struct TensorMaps {
-  const TensorMap* q_nope_map;  // box 128 tokens x 64 bf16 of one head, 128B swizzle
-  const TensorMap* q_rope_map;  // box 128 tokens x 64 bf16 of one head, 128B swizzle
+  const TensorMap* q_nope_map;  // box 64 tokens x 64 bf16 of one head, 128B swizzle
+  const TensorMap* q_rope_map;  // box 64 tokens x 64 bf16 of one head, 128B swizzle
   const TensorMap* k_nope_map;  // box 128 tokens x 64 bf16 of one head, 128B swizzle
   const TensorMap* k_rope_map;  // box 128 tokens x 64 bf16 of one head, 128B swizzle
   const TensorMap* v_map;  // box 128 tokens x 64 bf16 of one head, 128B swizzle
@@ -525,7 +549,8 @@ struct TensorMaps {
 // ---- work: which rows and keys this CTA has; every role takes its trip counts from here ----
 
 struct WorkTile {
-  i32 head;
+  i32 head;  // of the queries: the one that a role is at; a CTA goes through heads_left of them
+  i32 heads_left;  // this one included
   i32 q_begin;  // first token of the sequence in the query tensors
   i32 k_begin;  // first token of the sequence in the key tensors
   i32 q_len;
@@ -554,21 +579,31 @@ __device__ __forceinline__ RowBlocks row_blocks(const WorkTile& tile, i32 first_
   return blocks;
 }
 
+// The next head of this CTA, with the same queries and keys; false after its last. One head follows the other
+// without a gap: K and V of the next are fetched while the one before is still worked on.
+__device__ __forceinline__ bool next_head(WorkTile& tile) {
+  tile.head += 1;
+  tile.heads_left -= 1;
+  return tile.heads_left > 0;
+}
+
 // Fills the tile of this CTA; false where the CTA has no query at all.
 __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) {
   const i32 sequence = (i32)cta_index_z() * kGridYLimit + (i32)cta_index_y();
   if (sequence >= params.batch) return false;
 
-  // Heads go in groups of kHeadGroup, so that the CTAs in flight share K_rope and stay in the L2 cache;
-  // within a group the query tiles run from the last to the first.
+  // A run of heads is what one CTA goes through. Runs go in groups of kRunGroup, so that the CTAs in flight
+  // share K_rope and stay in the L2 cache; within a group the query tiles run from the last to the first.
   const i32 index = (i32)cta_index_x();
-  const i32 group_tiles = kHeadGroup * params.query_tiles;
+  const i32 group_tiles = kRunGroup * params.query_tiles;
   const i32 group = index / group_tiles;
-  const i32 heads_left = params.heads - group * kHeadGroup;
-  const i32 group_heads = heads_left < kHeadGroup ? heads_left : kHeadGroup;
+  const i32 runs_left = params.head_runs - group * kRunGroup;
+  const i32 group_runs = runs_left < kRunGroup ? runs_left : kRunGroup;
   const i32 index_in_group = index - group * group_tiles;
-  const i32 query_tile = params.query_tiles - 1 - index_in_group / group_heads;
-  tile.head = group * kHeadGroup + index_in_group % group_heads;
+  const i32 query_tile = params.query_tiles - 1 - index_in_group / group_runs;
+  tile.head = (group * kRunGroup + index_in_group % group_runs) * params.run_heads;
+  const i32 heads_ahead = params.heads - tile.head;
+  tile.heads_left = params.run_heads < heads_ahead ? params.run_heads : heads_ahead;
 
   tile.q_begin = ld_global_i32(params.cu_seqlens_q + sequence);
   tile.q_len = ld_global_i32(params.cu_seqlens_q + sequence + 1) - tile.q_begin;
@@ -579,6 +614,27 @@ __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) 
 
   tile.num_blocks = row_blocks(tile, tile.row_begin, kBlockM).visible;
   return true;
+}
+
+// One thread writes the tile down; a consumer reads it at the begin and at the end of a head.
+__device__ __forceinline__ void write_work_tile(const WorkTile& tile) {
+  st_shared_v4_u32(work_words(), (u32)tile.q_begin, (u32)tile.k_begin, (u32)tile.q_len, (u32)tile.kv_len);
+  st_shared_v4_u32(work_words() + 16, (u32)tile.row_begin, (u32)tile.num_blocks, 0, 0);
+}
+
+__device__ __forceinline__ WorkTile read_work_tile(i32 head) {
+  u32 word[4];
+  WorkTile tile;
+  tile.head = head;
+  ld_shared_v4_u32(work_words(), word);
+  tile.q_begin = (i32)word[0];
+  tile.k_begin = (i32)word[1];
+  tile.q_len = (i32)word[2];
+  tile.kv_len = (i32)word[3];
+  ld_shared_v4_u32(work_words() + 16, word);
+  tile.row_begin = (i32)word[0];
+  tile.num_blocks = (i32)word[1];
+  return tile;
 }
 
 // ---- load warp ----
@@ -594,14 +650,15 @@ __device__ __forceinline__ void copy_tile(u32 destination, u32 chunk_bytes, i32 
   }
 }
 
-// Fetches the queries of this CTA.
+// Fetches the queries of one consumer.
 __device__ __forceinline__ void load_q_tile(const TensorMaps& maps, const Params& params,
-                                            const WorkTile& tile) {
-  mbarrier_arrive_expect_tx(q_full(), kQTxBytes);
-  copy_tile<kNopeChunks>(q_nope_tile(), kQNopeChunkBytes, kNopeChunkElems, maps.q_nope_map, q_full(),
-                         tile.q_begin + tile.row_begin, tile.head * (i32)params.q_nope_head_step);
-  copy_tile<kRopeChunks>(q_rope_tile(), kQRopeChunkBytes, kRopeChunkElems, maps.q_rope_map, q_full(),
-                         tile.q_begin + tile.row_begin, tile.head * (i32)params.q_rope_head_step);
+                                            const WorkTile& tile, u32 consumer) {
+  const i32 first_token = tile.q_begin + tile.row_begin + (i32)(consumer * kRowsPerConsumer);
+  mbarrier_arrive_expect_tx(q_full(consumer), kQTxBytes);
+  copy_tile<kNopeChunks>(q_nope_tile() + consumer * kNopeConsumerBytes, kQNopeChunkBytes, kNopeChunkElems,
+                         maps.q_nope_map, q_full(consumer), first_token, tile.head * (i32)params.q_nope_head_step);
+  copy_tile<kRopeChunks>(q_rope_tile() + consumer * kRopeConsumerBytes, kQRopeChunkBytes, kRopeChunkElems,
+                         maps.q_rope_map, q_full(consumer), first_token, tile.head * (i32)params.q_rope_head_step);
 }
 
 // Fetches one KV block of K into a slot of the K ring.
@@ -623,28 +680,40 @@ __device__ __forceinline__ void load_v_block(const TensorMaps& maps, const Param
                       tile.k_begin + block * kBlockN, tile.head * (i32)params.v_head_step);
 }
 
-// Waits on: k_empty, v_empty. Signals: q_full, k_full, v_full: one lane, by its arrival and
-// the bytes of its copies.
-__device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, const WorkTile& tile,
-                                          u32 lane) {
+// Waits on: k_empty, q_empty, v_empty. Signals: q_full, k_full, v_full: one lane, by its arrival
+// and the bytes of its copies.
+__device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, i32 head,
+                                          i32 heads_left, u32 lane) {
   const bool issues_copies = elect_sync();
-  i32 block = tile.num_blocks - 1;
-  if (issues_copies) load_q_tile(maps, params, tile);
-
-  // K runs one block ahead of V, in the order in which the consumers take them. The producer starts at phase
-  // 1: the parity before the first phase counts as complete, so the first pass over the ring does not block.
+  // The producer starts at phase 1: the parity before the first phase counts as complete, so the first pass
+  // over a ring does not block.
+  PipelineState<1> q{0, 1};
   PipelineState<kKStages> k{0, 1};
   PipelineState<kVStages> v{0, 1};
-  for (; block >= -1; --block) {
-    if (block >= 0) {
-      mbarrier_wait(k_empty(k.stage), k.phase);
-      if (issues_copies) load_k_block(maps, params, tile, block, k.stage);
-      k.advance();
-    }
-    if (block + 1 < tile.num_blocks) {
-      mbarrier_wait(v_empty(v.stage), v.phase);
-      if (issues_copies) load_v_block(maps, params, tile, block + 1, v.stage);
-      v.advance();
+  for (; heads_left > 0; ++head, --heads_left) {
+    const WorkTile tile = read_work_tile(head);
+    i32 block = tile.num_blocks - 1;
+
+    // K runs one block ahead of V, in the order in which the consumers take them; Q comes behind the first K,
+    // which then need not wait for the consumers to be through with the head before.
+    for (; block >= -1; --block) {
+      if (block >= 0) {
+        mbarrier_wait(k_empty(k.stage), k.phase);
+        if (issues_copies) load_k_block(maps, params, tile, block, k.stage);
+        if (block + 1 == tile.num_blocks) {
+          for (u32 consumer = 0; consumer < kNumConsumers; ++consumer) {
+            mbarrier_wait(q_empty(consumer), q.phase);
+            if (issues_copies) load_q_tile(maps, params, tile, consumer);
+          }
+          q.advance();
+        }
+        k.advance();
+      }
+      if (block + 1 < tile.num_blocks) {
+        mbarrier_wait(v_empty(v.stage), v.phase);
+        if (issues_copies) load_v_block(maps, params, tile, block + 1, v.stage);
+        v.advance();
+      }
     }
   }
 }
@@ -656,22 +725,35 @@ __device__ __forceinline__ bool has_tail(const WorkTile& tile) {
   return tile.num_blocks * kBlockN > tile.kv_len;
 }
 
-// Waits on: v_full of the first block. Signals: v_tail_cleared.
-__device__ __forceinline__ void tail_warp(const WorkTile& tile, u32 lane) {
+// On to the first block of the next head; the blocks between have no tail.
+__device__ __forceinline__ void skip_blocks(PipelineState<kVStages>& v, i32 blocks) {
+  for (i32 i = 0; i < blocks; ++i) v.advance();
+}
+
+// Waits on: q_empty, v_full of a head's first block. Signals: v_tail_cleared.
+__device__ __forceinline__ void tail_warp(WorkTile tile, u32 lane) {
   if (!has_tail(tile)) return;
-  mbarrier_wait(v_full(0), 0);
   const u32 first_row = (u32)(tile.kv_len - (tile.num_blocks - 1) * kBlockN);
-  // Swizzling moves 16-byte units within their row only, so whole rows are cleared without it.
+  PipelineState<1> q{0, 1};
+  PipelineState<kVStages> v{0, 0};
+  do {
+    // A consumer that is through with its Q has seen that the tail of the head before is cleared.
+    for (u32 consumer = 0; consumer < kNumConsumers; ++consumer) mbarrier_wait(q_empty(consumer), q.phase);
+    q.advance();
+    mbarrier_wait(v_full(v.stage), v.phase);
+    // Swizzling moves 16-byte units within their row only, so whole rows are cleared without it.
 #pragma unroll 1
-  for (u32 unit = first_row * kVRowUnits + lane; unit < kBlockN * kVRowUnits; unit += 32) {
+    for (u32 unit = first_row * kVRowUnits + lane; unit < kBlockN * kVRowUnits; unit += 32) {
 #pragma unroll
-    for (u32 chunk = 0; chunk < kVChunks; ++chunk) {
-      st_shared_v4_u32(v_tile(0) + chunk * kVChunkBytes + unit * 16, 0, 0, 0, 0);
+      for (u32 chunk = 0; chunk < kVChunks; ++chunk) {
+        st_shared_v4_u32(v_tile(v.stage) + chunk * kVChunkBytes + unit * 16, 0, 0, 0, 0);
+      }
     }
-  }
-  fence_proxy_async_shared();  // the tensor cores read what ordinary stores wrote
-  warp_sync();
-  if (lane == 0) mbarrier_arrive(v_tail_cleared());
+    fence_proxy_async_shared();  // the tensor cores read what ordinary stores wrote
+    warp_sync();
+    if (lane == 0) mbarrier_arrive(v_tail_cleared());
+    skip_blocks(v, tile.num_blocks);
+  } while (next_head(tile));
 }
 
 // ---- consumer steps ----
@@ -731,6 +813,7 @@ __device__ __forceinline__ void issue_pv(float (&o)[kOutputRegs], const u32 (&p)
 // What a consumer thread knows of its place: constant while the CTA lives.
 struct Consumer {
   u32 index;       // its warpgroup, counted among the consumers
+  bool last_head;  // no other head follows in this CTA
   u32 lane;
   i32 visible[2];  // keys that its two rows see
   QueryRows q;
@@ -742,6 +825,7 @@ struct SoftmaxRows {
   float row_max[2];  // reference point of the exponentials, before the factor; -inf before the first key
   float offset[2];   // what is added to factor * S: the row's lift - factor * row_max
   float row_sum[2];  // this thread's part of the sum of exponentials, lifted like P
+  float sum_limit[2];  // largest sum of one block for which the old reference point still does
 };
 
 // Moves the reference point of both rows up to this block's S. What was summed so far has to follow by
@@ -861,15 +945,22 @@ __device__ __forceinline__ void release_slot(u32 empty_barrier, u32 lane) {
   if (lane == 0) mbarrier_arrive(empty_barrier);
 }
 
-// Turns at the tensor core: consumers 0, 1, 2 ... have one each at every block but the highest of the tile,
-// where there is no P * V yet; the last consumer gives consumer 0 its first.
+// Turns at the tensor core: consumers 0, 1, 2 ... have one each at every block but the highest of a head, where
+// there is no P * V yet; the last consumer gives consumer 0 its first.
 __device__ __forceinline__ u32 turn_barrier(u32 consumer) { return (u32)NamedBarrier::turn_0 + consumer; }
 
 // Gives the turn at `block` to the next warpgroup; the last turn of the CTA has no successor.
-__device__ __forceinline__ void pass_turn(u32 consumer, i32 block) {
-  if (block > 0 || consumer + 1 < kNumConsumers) {
-    bar_arrive(turn_barrier(consumer + 1 < kNumConsumers ? consumer + 1 : 0), kTurnThreads);
+__device__ __forceinline__ void pass_turn(const Consumer& self, i32 block) {
+  const bool is_last = self.index + 1 == kNumConsumers;
+  if (block > 0 || !is_last || !self.last_head) {
+    bar_arrive(turn_barrier(is_last ? 0 : self.index + 1), kTurnThreads);
   }
+}
+
+// This warpgroup is through with a slot of K, and after the lowest block with its Q.
+__device__ __forceinline__ void release_keys(const Consumer& self, i32 block, u32 k_stage) {
+  release_slot(k_empty(k_stage), self.lane);
+  if (block == 0) release_slot(q_empty(self.index), self.lane);
 }
 
 // S of one block from raw accumulators to P: mask, softmax, P packed. Releases the K slot.
@@ -877,29 +968,37 @@ template <bool kMasked>
 __device__ __forceinline__ void finish_scores(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
                                               u32 (&p)[kProbRegs], SoftmaxRows& rows, const Consumer& self,
                                               i32 block, u32 k_stage) {
-  release_slot(k_empty(k_stage), self.lane);
+  release_keys(self, block, k_stage);
   if (kMasked) mask_scores(s, self, block);
   online_softmax(s, o, p, rows);
 }
 
-// One step of the main loop: in its turn Q * K of this block and P * V of the one before are issued, and the
-// turn passes on at once; softmax of this block runs beside the P * V still in flight.
-template <bool kMasked>
-__device__ __forceinline__ void kv_step(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
-                                        u32 (&p)[kProbRegs], SoftmaxRows& rows, PipelineState<kKStages>& k,
-                                        PipelineState<kVStages>& v, const Consumer& self, i32 block) {
-  mbarrier_wait(k_full(k.stage), k.phase);
+// In the turn of this warpgroup Q * K of a block and P * V of the one before are issued, and the turn passes on
+// at once. S is there at the end, P * V still in flight.
+__device__ __forceinline__ void issue_in_turn(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
+                                              const u32 (&p)[kProbRegs], u32 k_stage,
+                                              const PipelineState<kVStages>& v, const Consumer& self,
+                                              i32 block) {
   bar_sync(turn_barrier(self.index), kTurnThreads);
   wgmma_fence();
-  issue_qk(s, self.q, k.stage);
+  issue_qk(s, self.q, k_stage);
   wgmma_commit_group();
   mbarrier_wait(v_full(v.stage), v.phase);
   wgmma_fence();
   issue_pv(o, p, v.stage);
   wgmma_commit_group();
-  pass_turn(self.index, block);
+  pass_turn(self, block);
   wgmma_wait_group<1>(s);
-  release_slot(k_empty(k.stage), self.lane);
+}
+
+// One step of the main loop; softmax of this block runs beside the P * V still in flight.
+template <bool kMasked>
+__device__ __forceinline__ void kv_step(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
+                                        u32 (&p)[kProbRegs], SoftmaxRows& rows, PipelineState<kKStages>& k,
+                                        PipelineState<kVStages>& v, const Consumer& self, i32 block) {
+  mbarrier_wait(k_full(k.stage), k.phase);
+  issue_in_turn(s, o, p, k.stage, v, self, block);
+  release_keys(self, block, k.stage);
   k.advance();
   if (kMasked) mask_scores(s, self, block);
   float rescale[2], sum[2];
@@ -916,6 +1015,40 @@ __device__ __forceinline__ void kv_step(float (&s)[kScoreRegs], float (&o)[kOutp
   pack_p(p, s);
 }
 
+// The same for a block without hidden keys, against the reference point that the rows have already, which
+// spares the maximum and the rescale of O. A thread's sum over its columns bounds each of its P, so a sum within
+// the limit proves that all are in range. S is kept, so that otherwise (rarely) the whole warp does the exact
+// step instead. P of this block goes to `next_p`, since the tensor core still reads `p`.
+__device__ __forceinline__ void kv_step_lazy(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
+                                             const u32 (&p)[kProbRegs], u32 (&next_p)[kProbRegs],
+                                             SoftmaxRows& rows, PipelineState<kKStages>& k,
+                                             PipelineState<kVStages>& v, const Consumer& self, i32 block) {
+  mbarrier_wait(k_full(k.stage), k.phase);
+  issue_in_turn(s, o, p, k.stage, v, self, block);
+  release_keys(self, block, k.stage);
+  k.advance();
+  float sum[2] = {0.0f, 0.0f};
+#pragma unroll
+  for (u32 i = 0; i < kProbRegs; ++i) {
+    const float e0 = ex2(fma_f32(s[2 * i], rows.factor[i % 2], rows.offset[i % 2]));
+    const float e1 = ex2(fma_f32(s[2 * i + 1], rows.factor[i % 2], rows.offset[i % 2]));
+    sum[i % 2] += e0;
+    sum[i % 2] += e1;
+    next_p[i] = cvt_bf16x2(e0, e1);
+  }
+  if (vote_any(sum[0] > rows.sum_limit[0] || sum[1] > rows.sum_limit[1])) {
+    wgmma_wait_group<0>(o);
+    online_softmax(s, o, next_p, rows);
+  } else {
+    rows.row_sum[0] += sum[0];
+    rows.row_sum[1] += sum[1];
+  }
+  if (block > 0) mbarrier_wait(k_full(k.stage), k.phase);  // here for the same reason as above
+  wgmma_wait_group<0>(o);
+  release_slot(v_empty(v.stage), self.lane);
+  v.advance();
+}
+
 // A block that no row of this warpgroup sees. With its turn the V of the block before is due, unread as well.
 __device__ __forceinline__ void skip_block(PipelineState<kKStages>& k, PipelineState<kVStages>& v,
                                            const Consumer& self, i32 block, bool has_turn) {
@@ -924,7 +1057,7 @@ __device__ __forceinline__ void skip_block(PipelineState<kKStages>& k, PipelineS
   k.advance();
   if (has_turn) {
     bar_sync(turn_barrier(self.index), kTurnThreads);
-    pass_turn(self.index, block);
+    pass_turn(self, block);
     mbarrier_wait(v_full(v.stage), v.phase);
     release_slot(v_empty(v.stage), self.lane);
     v.advance();
@@ -944,75 +1077,20 @@ __device__ __forceinline__ SoftmaxRows first_softmax_rows(const Params& params, 
     rows.row_max[half] = -infinity_f32();
     rows.offset[half] = 0.0f;
     rows.row_sum[half] = 0.0f;
+    // Rows beyond the sequence hold the queries of others: they must not make the warp take exact steps.
+    const i32 row = tile.row_begin + row_in_tile + 8 * (i32)half;
+    rows.sum_limit[half] = row < tile.q_len ? kLazySumLimit : infinity_f32();
   }
   return rows;
 }
 
-// Waits on: q_full, k_full, v_full, v_tail_cleared, its turn. Signals: k_empty, v_empty, the next turn.
-__device__ __forceinline__ void consumer_warpgroup(const Params& params, const WorkTile& tile, u32 consumer,
-                                                   u32 warp_in_group, u32 lane) {
-  const i32 row_in_tile = (i32)(consumer * kRowsPerConsumer + warp_in_group * 16 + lane / 4);
+// Divides by the row sums and writes the rows of one head.
+__device__ __forceinline__ void finish_rows(const Params& params, const WorkTile& tile,
+                                            float (&o)[kOutputRegs], SoftmaxRows& rows, i32 row_in_tile,
+                                            u32 lane) {
   const i32 row = tile.row_begin + row_in_tile;
-  const i32 first_row = tile.row_begin + (i32)(consumer * kRowsPerConsumer);
-  const RowBlocks blocks = row_blocks(tile, first_row, kRowsPerConsumer);
-  Consumer self;
-  self.index = consumer;
-  self.lane = lane;
-  self.visible[0] = visible_keys(tile, row);
-  self.visible[1] = visible_keys(tile, row + 8);
-  self.q = query_rows(consumer);
-  float s[kScoreRegs];
-  float o[kOutputRegs];
-  u32 p[kProbRegs];
-  PipelineState<kKStages> k{0, 0};
-  PipelineState<kVStages> v{0, 0};
-#pragma unroll
-  for (u32 i = 0; i < kOutputRegs; ++i) o[i] = 0.0f;
-
-  if (consumer + 1 == kNumConsumers && tile.num_blocks > 1) bar_arrive(turn_barrier(0), kTurnThreads);
-
-  mbarrier_wait(q_full(), 0);
-  SoftmaxRows rows = first_softmax_rows(params, tile, row_in_tile);
-
-  // Blocks above the highest that a row of this warpgroup sees: it takes its turns and frees the slots.
-  i32 block = tile.num_blocks - 1;
-#pragma unroll 1
-  for (; block >= blocks.visible; --block) {
-    skip_block(k, v, self, block, block + 1 < tile.num_blocks);
-  }
-
-  if (block >= 0) {
-    // Its highest block: there is no P yet. It is always masked, since the visible keys end in it.
-    const bool has_turn = block + 1 < tile.num_blocks;
-    mbarrier_wait(k_full(k.stage), k.phase);
-    if (has_turn) bar_sync(turn_barrier(consumer), kTurnThreads);
-    wgmma_fence();
-    issue_qk(s, self.q, k.stage);
-    wgmma_commit_group();
-    wgmma_wait_group<0>(s);
-    if (has_turn) {
-      pass_turn(consumer, block);
-      mbarrier_wait(v_full(v.stage), v.phase);
-      release_slot(v_empty(v.stage), lane);
-      v.advance();
-    }
-    finish_scores<true>(s, o, p, rows, self, block, k.stage);
-    k.advance();
-    if (has_tail(tile)) mbarrier_wait(v_tail_cleared(), 0);
-
-    for (--block; block >= blocks.unmasked; --block) kv_step<true>(s, o, p, rows, k, v, self, block);
-    for (; block >= 0; --block) kv_step<false>(s, o, p, rows, k, v, self, block);
-
-    // P * V of block 0, outside the turns.
-    mbarrier_wait(v_full(v.stage), v.phase);
-    wgmma_fence();
-    issue_pv(o, p, v.stage);
-    wgmma_commit_group();
-    wgmma_wait_group<0>(o);
-  }
-
   // A row that sees no key gives 0, whatever lies in its scales and in V: its O may be 0 * NaN.
-  const bool sees_keys[2] = {self.visible[0] > 0, self.visible[1] > 0};
+  const bool sees_keys[2] = {visible_keys(tile, row) > 0, visible_keys(tile, row + 8) > 0};
   float inverse_sum[2];
 #pragma unroll
   for (u32 half = 0; half < 2; ++half) {
@@ -1027,11 +1105,94 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, const W
   store_output(params, tile, o, row, lane);
 }
 
+// Waits on: q_full, k_full, v_full, v_tail_cleared, its turn. Signals: q_empty, k_empty, v_empty, the next turn.
+__device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 first_head, i32 heads,
+                                                   u32 consumer, u32 warp_in_group, u32 lane) {
+  const i32 row_in_tile = (i32)(consumer * kRowsPerConsumer + warp_in_group * 16 + lane / 4);
+  Consumer self;
+  self.index = consumer;
+  self.lane = lane;
+  self.q = query_rows(consumer);
+  PipelineState<kKStages> k{0, 0};
+  PipelineState<kVStages> v{0, 0};
+#pragma unroll 1
+  for (i32 done = 0; done < heads; ++done) {
+    const u32 q_phase = (u32)done % 2;
+    const WorkTile tile = read_work_tile(first_head + done);
+    const i32 first_row = tile.row_begin + (i32)(consumer * kRowsPerConsumer);
+    const RowBlocks blocks = row_blocks(tile, first_row, kRowsPerConsumer);
+    self.visible[0] = visible_keys(tile, tile.row_begin + row_in_tile);
+    self.visible[1] = visible_keys(tile, tile.row_begin + row_in_tile + 8);
+    self.last_head = done + 1 == heads;
+    if (done == 0 && consumer + 1 == kNumConsumers && tile.num_blocks > 1) {
+      bar_arrive(turn_barrier(0), kTurnThreads);
+    }
+    float s[kScoreRegs];
+    float o[kOutputRegs];
+    u32 p[kProbRegs];
+#pragma unroll
+    for (u32 i = 0; i < kOutputRegs; ++i) o[i] = 0.0f;
+
+    mbarrier_wait(q_full(consumer), q_phase);
+    SoftmaxRows rows = first_softmax_rows(params, tile, row_in_tile);
+
+    // Blocks above the highest that a row of this warpgroup sees: it takes its turns and frees the slots.
+    i32 block = tile.num_blocks - 1;
+#pragma unroll 1
+    for (; block >= blocks.visible; --block) {
+      skip_block(k, v, self, block, block + 1 < tile.num_blocks);
+    }
+    if (blocks.visible == 0) {
+      if (has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);
+      release_slot(q_empty(consumer), lane);
+    } else {
+      // Its highest block: there is no P yet. It is always masked, since the visible keys end in it.
+      const bool has_turn = block + 1 < tile.num_blocks;
+      mbarrier_wait(k_full(k.stage), k.phase);
+      if (has_turn) bar_sync(turn_barrier(consumer), kTurnThreads);
+      wgmma_fence();
+      issue_qk(s, self.q, k.stage);
+      wgmma_commit_group();
+      wgmma_wait_group<0>(s);
+      if (has_turn) {
+        pass_turn(self, block);
+        mbarrier_wait(v_full(v.stage), v.phase);
+        release_slot(v_empty(v.stage), lane);
+        v.advance();
+      }
+      if (has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);
+      finish_scores<true>(s, o, p, rows, self, block, k.stage);
+      k.advance();
+
+      for (--block; block >= blocks.unmasked; --block) kv_step<true>(s, o, p, rows, k, v, self, block);
+      // Two at a time: each array of P is read by the tensor core while softmax fills the other.
+      u32 next_p[kProbRegs];
+      for (; block >= 1; block -= 2) {
+        kv_step_lazy(s, o, p, next_p, rows, k, v, self, block);
+        kv_step_lazy(s, o, next_p, p, rows, k, v, self, block - 1);
+      }
+      if (block == 0) kv_step<true>(s, o, p, rows, k, v, self, block);
+    }
+
+    // P * V of block 0, outside the turns.
+    mbarrier_wait(v_full(v.stage), v.phase);
+    if (blocks.visible > 0) {
+      wgmma_fence();
+      issue_pv(o, p, v.stage);
+      wgmma_commit_group();
+      wgmma_wait_group<0>(o);
+    }
+    release_slot(v_empty(v.stage), lane);
+    v.advance();
+    finish_rows(params, read_work_tile(first_head + done), o, rows, row_in_tile, lane);
+  }
+}
+
 // ---- entry ----
 
 enum class Role : u32 {
   load,  // one lane issues all bulk copies
-  tail,  // clears V beyond the sequence, once
+  tail,  // clears V beyond the sequence, once a head
   idle,  // nothing: they complete the producer warpgroup
   consumer,  // 2 warpgroups of 64 rows: Q*K, softmax, P*V, output
 };
@@ -1048,7 +1209,8 @@ __device__ __forceinline__ void init_barriers(Mbarrier first, u32 stages, u32 ar
 }
 
 __device__ __forceinline__ void init_all_barriers() {
-  init_barriers(Mbarrier::q_full, 1, kLoadArrivals);
+  init_barriers(Mbarrier::q_full, kNumConsumers, kLoadArrivals);
+  init_barriers(Mbarrier::q_empty, kNumConsumers, kQEmptyArrivals);
   init_barriers(Mbarrier::k_full, kKStages, kLoadArrivals);
   init_barriers(Mbarrier::k_empty, kKStages, kConsumerArrivals);
   init_barriers(Mbarrier::v_full, kVStages, kLoadArrivals);
@@ -1089,19 +1251,21 @@ dsv3_bf16_full_sm90(
   WorkTile tile;
   if (!find_work(params, tile)) return;
   if (tile.num_blocks == 0) {
-    store_empty_rows(params, tile);
+    do store_empty_rows(params, tile);
+    while (next_head(tile));
     return;
   }
+  if (thread_index() == 0) write_work_tile(tile);
   cta_sync();
 
   const Role role = role_of(warp);
   if (role == Role::consumer) {
     setmaxnreg_inc<kConsumerRegisters>();
-    consumer_warpgroup(params, tile, warp / 4 - 1, warp % 4, lane);
+    consumer_warpgroup(params, tile.head, tile.heads_left, warp / 4 - 1, warp % 4, lane);
   } else {
     setmaxnreg_dec<kProducerRegisters>();
     if (role == Role::load) {
-      load_warp(maps, params, tile, lane);
+      load_warp(maps, params, tile.head, tile.heads_left, lane);
     } else if (role == Role::tail) {
       tail_warp(tile, lane);
     }

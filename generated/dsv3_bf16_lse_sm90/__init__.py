@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "d5de93d9b610e1e0bc8b21f0fd3335ebfeb5053dec16e3adb5d056e190508ae8"
+SOURCE_DIGEST = "06d766a8c8478227249f461e41e5233a021d067abdc41dfd0a0b3a1ebc4fa26c"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "888907a424e363f83e1643fd17665b03ca959132ad0291c7b04091e5dcc16428"
+SOURCE_DIGEST = "833ab1cee52b450be40fe7e77ca9f7d424f2ff45c5d77e8309b3f9f132119fbf"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

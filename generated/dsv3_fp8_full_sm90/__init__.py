@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "c0f6a674e248db5f8b17d4bccdc34065f2bcb4cc42fa034739dffc73b3f833cd"
+SOURCE_DIGEST = "46c4a8e827f0243d01352a8c7f32a996a3dd768bb8ab695aa850bb2d8d442e46"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "9b1ef2dd1fc6123566844c74937f3a3b013a249b2e2afe94b7d4dcd986962d9d"
+SOURCE_DIGEST = "20cc04ecbd41e717db5c34245732f6ed201fab6dc90c6f21a39ccb656c101c47"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -17,38 +17,40 @@
 //   pipeline.v_stages = 2: the deepest rings that fit, up to what still gains speed
 //   pipeline.v_raw_stages = 2: the deepest rings that fit, up to what still gains speed
 //   dtypes.p = e4m3: as qkv: flushing O keeps the accuracy contract
-//   softmax.variant = lazy: the reference point moves only where P would leave its type
+//   softmax.variant = lazy: the reference point moves only where P would leave its range
 //   accumulation.flush_blocks = 6: 576 keys: V with a mean within 3e-2, whatever the logits
 
 // ---- plan of dsv3_fp8_lse_sm90 ----
 //
-// Shared memory, 223224 of 232448 bytes:
+// Shared memory, 223296 of 232448 bytes:
 //   offset  bytes  field          what, and while it is live
-//   0       49152  q_smem         live from q_full to the last Q*K of the CTA
+//   0       49152  q_smem         live per consumer from q_full to q_empty
 //   49152   73728  kv_smem        live per stage from k_full to k_empty
 //   122880  24576  v_smem         live per stage from v_full to v_empty
 //   147456  24576  v_raw_smem     live per stage from v_raw_full to v_raw_empty
-//   172032  768    q_scale_smem   live from q_full to the first block
+//   172032  768    q_scale_smem   live per consumer from q_full to the first block
 //   172800  1152   k_scale_smem   live per stage from k_full to k_empty, signalled after they were read
 //   173952  49152  o_master_smem  live the whole CTA; each word is used by one thread only
-//   223104  120    mbar_base      live the whole CTA
-//   223224         end            sizeof 223232
+//   223104  32     work_smem      live the whole CTA, written before the roles start
+//   223136  160    mbar_base      live the whole CTA
+//   223296         end            sizeof 224256
 //
 // Roles:
 //   role       warps  threads  registers  does
 //   load       0      32       32         one lane issues all bulk copies; the warp carries the scales
 //   transpose  1-3    96       32         V rows -> transposed V; clears the tail of the sequence
 //   consumer   4-15   384      160        3 warpgroups of 64 rows: Q*K, softmax, P*V, output
-//   load waits on: k_empty, v_raw_empty
+//   load waits on: q_empty, k_empty, v_raw_empty
 //   load signals: q_full, k_full, v_raw_full
 //   transpose waits on: v_raw_full, v_empty
 //   transpose signals: v_raw_empty, v_full
 //   consumer waits on: q_full, k_full, v_full, its turn
-//   consumer signals: k_empty, v_empty, the next turn
+//   consumer signals: q_empty, k_empty, v_empty, the next turn
 //
 // Barriers in shared memory (arrivals and bytes of one phase):
 //   barrier      stages  arrivals  bytes  signalled by  waited on by
-//   q_full       1       2         49152  load          consumer
+//   q_full       3       2         16384  load          consumer
+//   q_empty      3       4         -      consumer      load
 //   k_full       3       2         24576  load          consumer
 //   k_empty      3       12        -      consumer      load
 //   v_raw_full   2       1         12288  load          transpose
@@ -471,7 +473,7 @@ namespace mla::dsv3_fp8_lse_sm90 {
 constexpr i32 kBlockM = 192;  // query rows per CTA
 constexpr i32 kBlockN = 96;  // keys per step
 constexpr u32 kOvDepth = 128;  // columns of V and of the output
-constexpr i32 kHeadGroup = 8;  // heads whose tiles are launched together
+constexpr i32 kRunGroup = 8;  // runs of heads whose tiles are launched together
 constexpr i32 kGridYLimit = 65535;  // sequences per grid.z
 
 // Threads
@@ -486,6 +488,7 @@ constexpr u32 kTurnThreads = 256;  // the warpgroup whose turn it is and the one
 constexpr u32 kLoadArrivals = 1;  // the lane that issues the bulk copies
 constexpr u32 kScaledLoadArrivals = 2;  // that lane, and one for the scales
 constexpr u32 kConsumerArrivals = 12;  // one lane per consumer warp
+constexpr u32 kQEmptyArrivals = 4;  // one lane per warp of one consumer warpgroup
 constexpr u32 kTransposeWarps = 3;  // one lane of each arrives
 
 // Rings
@@ -505,7 +508,7 @@ constexpr u32 kRopeSwizzleMode = 1;  // of the matrix descriptor
 constexpr i32 kVChunks = 1;  // of V rows
 constexpr i32 kVChunkElems = 128;  // elements
 constexpr u32 kVWidth = 128;  // bytes of a chunk row, and swizzle width
-constexpr u32 kVChunkUnits = 8;  // 16-byte units of a chunk row
+constexpr u32 kVChunkGroups = 4;  // groups of 32 columns in a chunk
 
 // Bytes
 constexpr u32 kQNopeChunkBytes = 24576;  // kBlockM * 128
@@ -519,7 +522,7 @@ constexpr u32 kKStageBytes = 24576;  // K of kBlockN keys
 constexpr u32 kVChunkBytes = 12288;  // kBlockN * 128
 constexpr u32 kVRawStageBytes = 12288;  // V rows of kBlockN keys
 constexpr u32 kVStageBytes = 12288;  // V of kBlockN keys
-constexpr u32 kQTxBytes = 49152;  // Q, whole boxes
+constexpr u32 kQTxBytes = 16384;  // Q of one consumer, whole boxes
 constexpr u32 kKTxBytes = 24576;  // K, whole boxes
 constexpr u32 kVTxBytes = 12288;  // V, whole boxes
 constexpr u32 kKScaleStageBytes = 384;  // scales of kBlockN keys
@@ -528,7 +531,7 @@ constexpr u32 kOutRowUnits = 16;  // stores per output row
 
 // Transposed V
 constexpr u32 kVColumnGroups = 4;  // groups of 32 V columns
-constexpr u32 kTransposeTasks = 24;  // pieces of 16 tokens x 32 columns
+constexpr u32 kTransposePieces = 24;  // pieces of 16 tokens x 32 columns
 constexpr u32 kVChunk0GroupBegin = 0;  // tokens 0 to 63, in groups of 16
 constexpr u32 kVChunk0GroupEnd = 4;  // one past its last group
 constexpr u32 kVChunk0Offset = 0;  // bytes in a stage: 128 columns * first token
@@ -574,13 +577,14 @@ enum class NamedBarrier : u32 {
 
 // First index of each kind in mbar_base.
 enum class Mbarrier : u32 {
-  q_full = 0,  // 2 arrivals and 49152 bytes a phase; from load to consumer
-  k_full = 1,  // 2 arrivals and 24576 bytes a phase; from load to consumer
-  k_empty = 4,  // 12 arrivals a phase; from consumer to load
-  v_raw_full = 7,  // 1 arrival and 12288 bytes a phase; from load to transpose
-  v_raw_empty = 9,  // 3 arrivals a phase; from transpose to load
-  v_full = 11,  // 3 arrivals a phase; from transpose to consumer
-  v_empty = 13,  // 12 arrivals a phase; from consumer to transpose
+  q_full = 0,  // 2 arrivals and 16384 bytes a phase; from load to consumer
+  q_empty = 3,  // 4 arrivals a phase; from consumer to load
+  k_full = 6,  // 2 arrivals and 24576 bytes a phase; from load to consumer
+  k_empty = 9,  // 12 arrivals a phase; from consumer to load
+  v_raw_full = 12,  // 1 arrival and 12288 bytes a phase; from load to transpose
+  v_raw_empty = 14,  // 3 arrivals a phase; from transpose to load
+  v_full = 16,  // 3 arrivals a phase; from transpose to consumer
+  v_empty = 18,  // 12 arrivals a phase; from consumer to transpose
 };
 
 // ---- shared memory ----
@@ -598,7 +602,7 @@ struct alignas(1024) MLASmemStorage {
   static constexpr u32 k_scale_bytes = 384;  // BN * sizeof(f32) per stage
 
   // Q_nope, then Q_rope: block_m rows in chunks of one swizzle width.
-  // Live: from q_full to the last Q*K of the CTA.
+  // Live: per consumer from q_full to q_empty.
   alignas(1024) u8 q_smem[49152];
   // K ring; a stage is K_nope, then K_rope: block_n rows in chunks of one swizzle width.
   // Live: per stage from k_full to k_empty.
@@ -610,7 +614,7 @@ struct alignas(1024) MLASmemStorage {
   // Live: per stage from v_raw_full to v_raw_empty.
   alignas(1024) u8 v_raw_smem[24576];
   // Scales of the query rows.
-  // Live: from q_full to the first block.
+  // Live: per consumer from q_full to the first block.
   alignas(16) float q_scale_smem[192];
   // Scales of the keys, a buffer per stage of the K ring, as accumulators need them.
   // Live: per stage from k_full to k_empty, signalled after they were read.
@@ -618,9 +622,12 @@ struct alignas(1024) MLASmemStorage {
   // O that has left the accumulators, bf16 pairs, 16-byte vectors per consumer thread.
   // Live: the whole CTA; each word is used by one thread only.
   alignas(16) u8 o_master_smem[49152];
+  // Which rows and keys the CTA has, for the consumers, whose registers are full.
+  // Live: the whole CTA, written before the roles start.
+  alignas(16) i32 work_smem[8];
   // Transaction barriers, in the order of enum Mbarrier.
   // Live: the whole CTA.
-  alignas(8) u64 mbar_base[15];
+  alignas(8) u64 mbar_base[20];
 };
 
 // Planner and compiler are two witnesses of the map; where they disagree, generate the file again.
@@ -631,13 +638,14 @@ MLA_ASSERT_FIELD(MLASmemStorage, v_raw_smem, 147456, 24576);
 MLA_ASSERT_FIELD(MLASmemStorage, q_scale_smem, 172032, 768);
 MLA_ASSERT_FIELD(MLASmemStorage, k_scale_smem, 172800, 1152);
 MLA_ASSERT_FIELD(MLASmemStorage, o_master_smem, 173952, 49152);
-MLA_ASSERT_FIELD(MLASmemStorage, mbar_base, 223104, 120);
+MLA_ASSERT_FIELD(MLASmemStorage, work_smem, 223104, 32);
+MLA_ASSERT_FIELD(MLASmemStorage, mbar_base, 223136, 160);
 static_assert(MLASmemStorage::q_bytes == sizeof(MLASmemStorage::q_smem), "q_bytes");
 static_assert(MLASmemStorage::kv_bytes == sizeof(MLASmemStorage::kv_smem), "kv_bytes");
 static_assert(MLASmemStorage::q_scale_bytes == sizeof(MLASmemStorage::q_scale_smem), "q_scale_bytes");
-static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) + sizeof(MLASmemStorage::mbar_base) == 223224,
+static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) + sizeof(MLASmemStorage::mbar_base) == 223296,
               "bytes used of MLASmemStorage: regenerate");
-static_assert(sizeof(MLASmemStorage) == 223232 && alignof(MLASmemStorage) == 1024,
+static_assert(sizeof(MLASmemStorage) == 224256 && alignof(MLASmemStorage) == 1024,
               "size of MLASmemStorage: regenerate");
 static_assert(sizeof(MLASmemStorage) <= 232448, "MLASmemStorage exceeds the shared memory of a CTA");
 
@@ -667,11 +675,13 @@ __device__ __forceinline__ u32 o_master_words(u32 consumer, u32 thread_in_group)
   return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, o_master_smem) + consumer * kMasterGroupBytes +
          thread_in_group * kMasterVectorBytes;
 }
+__device__ __forceinline__ u32 work_words() { return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, work_smem); }
 
 __device__ __forceinline__ u32 mbarrier_at(Mbarrier first, u32 stage) {
   return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, mbar_base) + ((u32)first + stage) * (u32)sizeof(u64);
 }
-__device__ __forceinline__ u32 q_full() { return mbarrier_at(Mbarrier::q_full, 0); }
+__device__ __forceinline__ u32 q_full(u32 consumer) { return mbarrier_at(Mbarrier::q_full, consumer); }
+__device__ __forceinline__ u32 q_empty(u32 consumer) { return mbarrier_at(Mbarrier::q_empty, consumer); }
 __device__ __forceinline__ u32 k_full(u32 stage) { return mbarrier_at(Mbarrier::k_full, stage); }
 __device__ __forceinline__ u32 k_empty(u32 stage) { return mbarrier_at(Mbarrier::k_empty, stage); }
 __device__ __forceinline__ u32 v_raw_full(u32 stage) { return mbarrier_at(Mbarrier::v_raw_full, stage); }
@@ -690,6 +700,8 @@ struct Params {
   i32 batch;  // sequences
   i32 heads;  // query heads
   i32 query_tiles;  // tiles of the longest sequence that is allowed
+  i32 run_heads;  // heads that a CTA goes through, one after the other
+  i32 head_runs;  // CTAs that it takes for all heads
   u32 q_nope_head_step;  // 0 where all heads share one (head stride 0), else 1
   u32 q_rope_head_step;  // the same for q_rope
   u32 k_nope_head_step;  // the same for k_nope
@@ -706,8 +718,8 @@ struct Params {
 
 // Tensor maps, by address; each is a kernel parameter.
 struct TensorMaps {
-  const TensorMap* q_nope_map;  // box 192 tokens x 128 e4m3 of one head, 128B swizzle
-  const TensorMap* q_rope_map;  // box 192 tokens x 64 bf16 of one head, 128B swizzle
+  const TensorMap* q_nope_map;  // box 64 tokens x 128 e4m3 of one head, 128B swizzle
+  const TensorMap* q_rope_map;  // box 64 tokens x 64 bf16 of one head, 128B swizzle
   const TensorMap* k_nope_map;  // box 96 tokens x 128 e4m3 of one head, 128B swizzle
   const TensorMap* k_rope_map;  // box 96 tokens x 64 bf16 of one head, 128B swizzle
   const TensorMap* v_map;  // box 96 tokens x 128 e4m3 of one head, 128B swizzle
@@ -716,7 +728,8 @@ struct TensorMaps {
 // ---- work: which rows and keys this CTA has; every role takes its trip counts from here ----
 
 struct WorkTile {
-  i32 head;
+  i32 head;  // of the queries: the one that a role is at; a CTA goes through heads_left of them
+  i32 heads_left;  // this one included
   i32 q_begin;  // first token of the sequence in the query tensors
   i32 k_begin;  // first token of the sequence in the key tensors
   i32 q_len;
@@ -749,21 +762,32 @@ __device__ __forceinline__ RowBlocks row_blocks(const WorkTile& tile, i32 first_
   return blocks;
 }
 
+// The next head of this CTA, with the same queries and keys; false after its last. One head follows the other
+// without a gap: K and V of the next are fetched while the one before is still worked on.
+__device__ __forceinline__ bool next_head(WorkTile& tile) {
+  tile.head += 1;
+  tile.heads_left -= 1;
+  return tile.heads_left > 0;
+}
+
 // Fills the tile of this CTA; false where the CTA has no query at all.
 __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) {
   const i32 sequence = (i32)cta_index_z() * kGridYLimit + (i32)cta_index_y();
   if (sequence >= params.batch) return false;
 
-  // Heads go in groups of kHeadGroup, so that the CTAs in flight share K_rope and stay in the L2 cache;
-  // within a group the query tiles run from the last to the first, which is from the longest down.
+  // A run of heads is what one CTA goes through. Runs go in groups of kRunGroup, so that the CTAs in flight
+  // share K_rope and stay in the L2 cache; within a group the query tiles run from the last to the first,
+  // which is from the longest down.
   const i32 index = (i32)cta_index_x();
-  const i32 group_tiles = kHeadGroup * params.query_tiles;
+  const i32 group_tiles = kRunGroup * params.query_tiles;
   const i32 group = index / group_tiles;
-  const i32 heads_left = params.heads - group * kHeadGroup;
-  const i32 group_heads = heads_left < kHeadGroup ? heads_left : kHeadGroup;
+  const i32 runs_left = params.head_runs - group * kRunGroup;
+  const i32 group_runs = runs_left < kRunGroup ? runs_left : kRunGroup;
   const i32 index_in_group = index - group * group_tiles;
-  const i32 query_tile = params.query_tiles - 1 - index_in_group / group_heads;
-  tile.head = group * kHeadGroup + index_in_group % group_heads;
+  const i32 query_tile = params.query_tiles - 1 - index_in_group / group_runs;
+  tile.head = (group * kRunGroup + index_in_group % group_runs) * params.run_heads;
+  const i32 heads_ahead = params.heads - tile.head;
+  tile.heads_left = params.run_heads < heads_ahead ? params.run_heads : heads_ahead;
 
   tile.q_begin = ld_global_i32(params.cu_seqlens_q + sequence);
   tile.q_len = ld_global_i32(params.cu_seqlens_q + sequence + 1) - tile.q_begin;
@@ -776,6 +800,27 @@ __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) 
   return true;
 }
 
+// One thread writes the tile down; a consumer reads it at the begin and at the end of a head.
+__device__ __forceinline__ void write_work_tile(const WorkTile& tile) {
+  st_shared_v4_u32(work_words(), (u32)tile.q_begin, (u32)tile.k_begin, (u32)tile.q_len, (u32)tile.kv_len);
+  st_shared_v4_u32(work_words() + 16, (u32)tile.row_begin, (u32)tile.num_blocks, 0, 0);
+}
+
+__device__ __forceinline__ WorkTile read_work_tile(i32 head) {
+  u32 word[4];
+  WorkTile tile;
+  tile.head = head;
+  ld_shared_v4_u32(work_words(), word);
+  tile.q_begin = (i32)word[0];
+  tile.k_begin = (i32)word[1];
+  tile.q_len = (i32)word[2];
+  tile.kv_len = (i32)word[3];
+  ld_shared_v4_u32(work_words() + 16, word);
+  tile.row_begin = (i32)word[0];
+  tile.num_blocks = (i32)word[1];
+  return tile;
+}
+
 // ---- load warp ----
 
 // Scales go through the registers of the load warp, kCount / 32 to a lane: aligned to 4 bytes only and
@@ -783,19 +828,11 @@ __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) 
 template <u32 kCount>
 __device__ __forceinline__ void fetch_scales(float (&value)[kCount / 32], const float* scales, i64 stride,
                                              i32 first_token, i32 valid_tokens, u32 lane) {
+  const float* place = scales + ((i64)first_token + lane) * stride;
 #pragma unroll
   for (u32 i = 0; i < kCount / 32; ++i) {
-    const i32 token = (i32)(i * 32 + lane);
-    value[i] = token < valid_tokens ? ld_global_f32(scales + ((i64)first_token + token) * stride) : 0.0f;
-  }
-}
-
-// Writes the scales of the queries to shared memory.
-__device__ __forceinline__ void store_row_scales(u32 destination, const float (&value)[kBlockM / 32],
-                                                 u32 lane) {
-#pragma unroll
-  for (u32 i = 0; i < kBlockM / 32; ++i) {
-    st_shared_f32(destination + (i * 32 + lane) * (u32)sizeof(float), value[i]);
+    value[i] = (i32)(i * 32 + lane) < valid_tokens ? ld_global_f32(place) : 0.0f;
+    place += 32 * stride;
   }
 }
 
@@ -827,14 +864,15 @@ __device__ __forceinline__ void copy_tile(u32 destination, u32 chunk_bytes, i32 
   }
 }
 
-// Fetches the queries of this CTA.
+// Fetches the queries of one consumer.
 __device__ __forceinline__ void load_q_tile(const TensorMaps& maps, const Params& params,
-                                            const WorkTile& tile) {
-  mbarrier_arrive_expect_tx(q_full(), kQTxBytes);
-  copy_tile<kNopeChunks>(q_nope_tile(), kQNopeChunkBytes, kNopeChunkElems, maps.q_nope_map, q_full(),
-                         tile.q_begin + tile.row_begin, tile.head * (i32)params.q_nope_head_step);
-  copy_tile<kRopeChunks>(q_rope_tile(), kQRopeChunkBytes, kRopeChunkElems, maps.q_rope_map, q_full(),
-                         tile.q_begin + tile.row_begin, tile.head * (i32)params.q_rope_head_step);
+                                            const WorkTile& tile, u32 consumer) {
+  const i32 first_token = tile.q_begin + tile.row_begin + (i32)(consumer * kRowsPerConsumer);
+  mbarrier_arrive_expect_tx(q_full(consumer), kQTxBytes);
+  copy_tile<kNopeChunks>(q_nope_tile() + consumer * kNopeConsumerBytes, kQNopeChunkBytes, kNopeChunkElems,
+                         maps.q_nope_map, q_full(consumer), first_token, tile.head * (i32)params.q_nope_head_step);
+  copy_tile<kRopeChunks>(q_rope_tile() + consumer * kRopeConsumerBytes, kQRopeChunkBytes, kRopeChunkElems,
+                         maps.q_rope_map, q_full(consumer), first_token, tile.head * (i32)params.q_rope_head_step);
 }
 
 // Fetches one KV block of K into a slot of the K ring.
@@ -856,58 +894,108 @@ __device__ __forceinline__ void load_v_block(const TensorMaps& maps, const Param
                       tile.k_begin + block * kBlockN, tile.head * (i32)params.v_head_step);
 }
 
-// Waits on: k_empty, v_raw_empty. Signals: q_full, k_full, v_raw_full: one lane, by its arrival and
-// the bytes of its copies; q_full and k_full a second time when the scales are there.
-__device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, const WorkTile& tile,
-                                          u32 lane) {
-  const bool issues_copies = elect_sync();
-  i32 block = tile.num_blocks - 1;
-  if (issues_copies) load_q_tile(maps, params, tile);
-  float q_scale[kBlockM / 32];
-  float k_scale[kBlockN / 32];  // of the next block: fetched one step ahead, so that no wait for memory shows
-  fetch_scales<kBlockM>(q_scale, params.q_scale, params.q_scale_token_stride,
-                        tile.q_begin + tile.row_begin, tile.q_len - tile.row_begin, lane);
-  fetch_scales<kBlockN>(k_scale, params.k_scale, params.k_scale_token_stride,
-                        tile.k_begin + block * kBlockN, tile.kv_len - block * kBlockN, lane);
-  store_row_scales(q_scale_tile(), q_scale, lane);
-  hand_over_scales(q_full(), lane);
+// Carries the scales of one consumer's queries.
+__device__ __forceinline__ void load_row_scales(const Params& params, const WorkTile& tile, u32 consumer,
+                                                u32 lane) {
+  const i32 first_row = tile.row_begin + (i32)(consumer * kRowsPerConsumer);
+  float scale[kRowsPerConsumer / 32];
+  fetch_scales<kRowsPerConsumer>(scale, params.q_scale, params.q_scale_token_stride,
+                                 tile.q_begin + first_row, tile.q_len - first_row, lane);
+  const u32 place = q_scale_tile() + consumer * kRowsPerConsumer * (u32)sizeof(float);
+#pragma unroll
+  for (u32 i = 0; i < kRowsPerConsumer / 32; ++i) {
+    st_shared_f32(place + (i * 32 + lane) * (u32)sizeof(float), scale[i]);
+  }
+  hand_over_scales(q_full(consumer), lane);
+}
 
-  // K runs one block ahead of V, in the order in which the consumers take them. The producer starts at phase
-  // 1: the parity before the first phase counts as complete, so the first pass over the ring does not block.
+// Waits on: k_empty, q_empty, v_raw_empty. Signals: q_full, k_full, v_raw_full: one lane, by its arrival
+// and the bytes of its copies; q_full and k_full a second time when the scales are there.
+__device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, i32 head,
+                                          i32 heads_left, u32 lane) {
+  const bool issues_copies = elect_sync();
+  // The producer starts at phase 1: the parity before the first phase counts as complete, so the first pass
+  // over a ring does not block.
+  PipelineState<1> q{0, 1};
   PipelineState<kKStages> k{0, 1};
   PipelineState<kVRawStages> v{0, 1};
-  for (; block >= -1; --block) {
-    if (block >= 0) {
-      mbarrier_wait(k_empty(k.stage), k.phase);
-      if (issues_copies) load_k_block(maps, params, tile, block, k.stage);
-      store_key_scales(k_scale_tile(k.stage), k_scale, lane);
-      hand_over_scales(k_full(k.stage), lane);
-      const i32 first_token = (block - 1) * kBlockN;
-      const i32 valid_tokens = block > 0 ? tile.kv_len - first_token : 0;
-      fetch_scales<kBlockN>(k_scale, params.k_scale, params.k_scale_token_stride,
-                            tile.k_begin + first_token, valid_tokens, lane);
-      k.advance();
-    }
-    if (block + 1 < tile.num_blocks) {
-      mbarrier_wait(v_raw_empty(v.stage), v.phase);
-      if (issues_copies) load_v_block(maps, params, tile, block + 1, v.stage);
-      v.advance();
+  for (; heads_left > 0; ++head, --heads_left) {
+    const WorkTile tile = read_work_tile(head);
+    i32 block = tile.num_blocks - 1;
+    float k_scale[kBlockN / 32];  // of the next block: fetched one step ahead, so that no wait for memory shows
+    fetch_scales<kBlockN>(k_scale, params.k_scale, params.k_scale_token_stride,
+                          tile.k_begin + block * kBlockN, tile.kv_len - block * kBlockN, lane);
+
+    // K runs one block ahead of V, in the order in which the consumers take them; Q comes behind the first K,
+    // which then need not wait for the consumers to be through with the head before.
+    for (; block >= -1; --block) {
+      if (block >= 0) {
+        mbarrier_wait(k_empty(k.stage), k.phase);
+        if (issues_copies) load_k_block(maps, params, tile, block, k.stage);
+        if (block + 1 == tile.num_blocks) {
+          for (u32 consumer = 0; consumer < kNumConsumers; ++consumer) {
+            mbarrier_wait(q_empty(consumer), q.phase);
+            if (issues_copies) load_q_tile(maps, params, tile, consumer);
+            load_row_scales(params, tile, consumer, lane);
+          }
+          q.advance();
+        }
+        store_key_scales(k_scale_tile(k.stage), k_scale, lane);
+        hand_over_scales(k_full(k.stage), lane);
+        const i32 first_token = (block - 1) * kBlockN;
+        const i32 valid_tokens = block > 0 ? tile.kv_len - first_token : 0;
+        fetch_scales<kBlockN>(k_scale, params.k_scale, params.k_scale_token_stride,
+                              tile.k_begin + first_token, valid_tokens, lane);
+        k.advance();
+      }
+      if (block + 1 < tile.num_blocks) {
+        mbarrier_wait(v_raw_empty(v.stage), v.phase);
+        if (issues_copies) load_v_block(maps, params, tile, block + 1, v.stage);
+        v.advance();
+      }
     }
   }
 }
 
 // ---- transpose warps: wgmma takes an fp8 B operand only with the reduction (the tokens) contiguous ----
 
-// Byte offset of 16 tokens (one unit) of V column `column` in a slot of the transposed ring. Row = V column;
-// the tokens of a block are split into chunks whose row pitch is a swizzle width.
-__device__ __forceinline__ u32 v_transposed_offset(u32 token_group, u32 column) {
+// A piece is 16 tokens x 32 columns: one ldmatrix, one stmatrix. The swizzle depends on the lane, not on the
+// piece: a piece moves the lane's place by a constant, and by an XOR inside the swizzled row.
+struct TransposeLane {
+  u32 source;      // bytes in a slot of raw V, of the first piece
+  u32 column;      // V column, of 32, whose tokens this lane's row holds
+  u32 even_first;  // selectors of prmt
+  u32 odd_first;
+  i32 token;       // first of the tokens that ldmatrix hands to this lane, of 16
+};
+
+__device__ __forceinline__ TransposeLane transpose_lane(u32 lane) {
+  TransposeLane self;
+  const u32 matrix = lane / 8;
+  const u32 row = lane % 8;
+  self.source = swizzle<kVWidth>(((matrix & 1) * 8 + row) * kVWidth + matrix / 2 * 16);
+  // Even columns first in lanes 0-15 and odd first in lanes 16-31: the eight rows that stmatrix writes then
+  // differ modulo 8, which the swizzle turns into distinct banks.
+  self.column = matrix / 2 * 16 + row * 2 + ((row >= 4 ? 1u : 0u) ^ (matrix & 1));
+  self.even_first = lane < 16 ? 0x6420u : 0x7531u;
+  self.odd_first = lane < 16 ? 0x7531u : 0x6420u;
+  self.token = (i32)(lane % 4) * 2;
+  return self;
+}
+
+// Byte offset of 16 tokens (one unit) of V column `first_column + column` in a slot of the transposed ring;
+// first_column is a multiple of 8. Row = V column; the tokens of a block are split into chunks whose row pitch
+// is a swizzle width.
+__device__ __forceinline__ u32 v_transposed_offset(u32 token_group, u32 first_column, u32 column) {
   if (token_group < kVChunk0GroupEnd) {
     const u32 unit = token_group - kVChunk0GroupBegin;
-    return kVChunk0Offset + swizzle<kVChunk0Width>(column * kVChunk0Width + unit * 16);
+    return kVChunk0Offset + first_column * kVChunk0Width +
+           (swizzle<kVChunk0Width>(column * kVChunk0Width) ^ (unit * 16));
   }
   if (token_group < kVChunk1GroupEnd) {
     const u32 unit = token_group - kVChunk1GroupBegin;
-    return kVChunk1Offset + swizzle<kVChunk1Width>(column * kVChunk1Width + unit * 16);
+    return kVChunk1Offset + first_column * kVChunk1Width +
+           (swizzle<kVChunk1Width>(column * kVChunk1Width) ^ (unit * 16));
   }
   return 0;
 }
@@ -918,60 +1006,60 @@ __device__ __forceinline__ u32 keep_valid_tokens(u32 halves, i32 token, i32 vali
   return token + 1 >= valid_tokens ? halves & 0xFFFFu : halves;
 }
 
-// Transposes 16 tokens x 32 columns. ldmatrix with .trans hands each lane two tokens of a column pair; prmt
-// separates the columns; the result is in the token order that the accumulator layout of P asks for: position
-// p of a 16-token group holds token 8 * ((p & 3) / 2) + 2 * (p / 4) + (p & 1).
-__device__ __forceinline__ void transpose_tile(u32 source, u32 destination, u32 token_group,
-                                               u32 column_group, u32 lane, i32 valid_tokens) {
-  const u32 matrix = lane / 8;
-  const u32 token = token_group * 16 + (matrix & 1) * 8 + lane % 8;
-  const u32 column_unit = column_group * 2 + matrix / 2;
+// Transposes one piece. ldmatrix with .trans hands each lane two tokens of a column pair; prmt separates the
+// columns; the result is in the token order that the accumulator layout of P asks for: position p of a
+// 16-token group holds token 8 * ((p & 3) / 2) + 2 * (p / 4) + (p & 1).
+__device__ __forceinline__ void transpose_piece(u32 source, u32 destination, u32 token_group,
+                                                u32 column_group, const TransposeLane& self,
+                                                i32 valid_tokens) {
+  const u32 chunk = column_group / kVChunkGroups;
+  const u32 unit_bytes = column_group % kVChunkGroups * 32;
   u32 r[4];
-  const u32 chunk = column_unit / kVChunkUnits;
-  const u32 offset = swizzle<kVWidth>(token * kVWidth + column_unit % kVChunkUnits * 16);
-  ldmatrix_x4_trans_b16(r, source + chunk * kVChunkBytes + offset);
-
-  const i32 first_token = (i32)(token_group * 16 + (lane % 4) * 2);
+  ldmatrix_x4_trans_b16(
+      r, source + chunk * kVChunkBytes + token_group * 16 * kVWidth + (self.source ^ unit_bytes));
   if ((i32)(token_group * 16 + 16) > valid_tokens) {
+    const i32 first_token = (i32)token_group * 16 + self.token;
     r[0] = keep_valid_tokens(r[0], first_token, valid_tokens);
     r[1] = keep_valid_tokens(r[1], first_token + 8, valid_tokens);
     r[2] = keep_valid_tokens(r[2], first_token, valid_tokens);
     r[3] = keep_valid_tokens(r[3], first_token + 8, valid_tokens);
   }
+  stmatrix_x4_b16(destination + v_transposed_offset(token_group, column_group * 32, self.column),
+                  prmt(r[0], r[1], self.even_first), prmt(r[0], r[1], self.odd_first),
+                  prmt(r[2], r[3], self.even_first), prmt(r[2], r[3], self.odd_first));
+}
 
-  // Even columns first in lanes 0-15 and odd first in lanes 16-31: the eight rows that stmatrix writes then
-  // differ modulo 8, which the swizzle turns into distinct banks.
-  const u32 even_first = lane < 16 ? 0x6420u : 0x7531u;
-  const u32 odd_first = lane < 16 ? 0x7531u : 0x6420u;
-  const u32 row = lane % 8;
-  const u32 column = column_group * 32 + matrix / 2 * 16 + row * 2 + ((row >= 4 ? 1u : 0u) ^ (matrix & 1));
-  stmatrix_x4_b16(destination + v_transposed_offset(token_group, column), prmt(r[0], r[1], even_first),
-                  prmt(r[0], r[1], odd_first), prmt(r[2], r[3], even_first), prmt(r[2], r[3], odd_first));
+// Every kTransposeWarps-th piece of a block, from kFirst on: constants, so that only lanes have addresses.
+template <u32 kFirst>
+__device__ __forceinline__ void transpose_block(u32 source, u32 destination, const TransposeLane& self,
+                                                i32 valid_tokens) {
+#pragma unroll
+  for (u32 piece = kFirst; piece < kTransposePieces; piece += kTransposeWarps) {
+    transpose_piece(source, destination, piece / kVColumnGroups, piece % kVColumnGroups, self, valid_tokens);
+  }
 }
 
 // Waits on: v_raw_full, v_empty. Signals: v_raw_empty, v_full. Clears what lies beyond the sequence.
-__device__ __forceinline__ void transpose_warp(const WorkTile& tile, u32 warp_in_role, u32 lane) {
+template <u32 kWarp>
+__device__ __forceinline__ void transpose_warp(WorkTile tile, u32 lane) {
+  const TransposeLane self = transpose_lane(lane);
   PipelineState<kVRawStages> raw{0, 0};
   PipelineState<kVStages> v{0, 1};  // phase 1: as a producer, does not block on the empty ring
-  for (i32 block = tile.num_blocks - 1; block >= 0; --block) {
-    const i32 valid_tokens = tile.kv_len - block * kBlockN;
-    mbarrier_wait(v_raw_full(raw.stage), raw.phase);
-    mbarrier_wait(v_empty(v.stage), v.phase);
-    const u32 source = v_raw_tile(raw.stage);
-    const u32 destination = v_tile(v.stage);
-#pragma unroll 2
-    for (u32 task = warp_in_role; task < kTransposeTasks; task += kTransposeWarps) {
-      transpose_tile(source, destination, task / kVColumnGroups, task % kVColumnGroups, lane, valid_tokens);
+  do {
+    for (i32 block = tile.num_blocks - 1; block >= 0; --block) {
+      mbarrier_wait(v_raw_full(raw.stage), raw.phase);
+      mbarrier_wait(v_empty(v.stage), v.phase);
+      transpose_block<kWarp>(v_raw_tile(raw.stage), v_tile(v.stage), self, tile.kv_len - block * kBlockN);
+      fence_proxy_async_shared();  // the tensor cores read what ordinary stores wrote
+      warp_sync();
+      if (lane == 0) {
+        mbarrier_arrive(v_full(v.stage));
+        mbarrier_arrive(v_raw_empty(raw.stage));
+      }
+      raw.advance();
+      v.advance();
     }
-    fence_proxy_async_shared();  // the tensor cores read what ordinary stores wrote
-    warp_sync();
-    if (lane == 0) {
-      mbarrier_arrive(v_full(v.stage));
-      mbarrier_arrive(v_raw_empty(raw.stage));
-    }
-    raw.advance();
-    v.advance();
-  }
+  } while (next_head(tile));
 }
 
 // ---- consumer steps ----
@@ -1042,6 +1130,7 @@ __device__ __forceinline__ void issue_pv(float (&o)[kOutputRegs], const u32 (&p)
 // What a consumer thread knows of its place: constant while the CTA lives.
 struct Consumer {
   u32 index;       // its warpgroup, counted among the consumers
+  bool last_head;  // no other head follows in this CTA
   u32 lane;
   i32 visible[2];  // keys that its two rows see
   QueryRows q;
@@ -1337,15 +1426,22 @@ __device__ __forceinline__ void release_slot(u32 empty_barrier, u32 lane) {
   if (lane == 0) mbarrier_arrive(empty_barrier);
 }
 
-// Turns at the tensor core: consumers 0, 1, 2 ... have one each at every block but the highest of the tile,
-// where there is no P * V yet; the last consumer gives consumer 0 its first.
+// Turns at the tensor core: consumers 0, 1, 2 ... have one each at every block but the highest of a head, where
+// there is no P * V yet; the last consumer gives consumer 0 its first.
 __device__ __forceinline__ u32 turn_barrier(u32 consumer) { return (u32)NamedBarrier::turn_0 + consumer; }
 
 // Gives the turn at `block` to the next warpgroup; the last turn of the CTA has no successor.
-__device__ __forceinline__ void pass_turn(u32 consumer, i32 block) {
-  if (block > 0 || consumer + 1 < kNumConsumers) {
-    bar_arrive(turn_barrier(consumer + 1 < kNumConsumers ? consumer + 1 : 0), kTurnThreads);
+__device__ __forceinline__ void pass_turn(const Consumer& self, i32 block) {
+  const bool is_last = self.index + 1 == kNumConsumers;
+  if (block > 0 || !is_last || !self.last_head) {
+    bar_arrive(turn_barrier(is_last ? 0 : self.index + 1), kTurnThreads);
   }
+}
+
+// This warpgroup is through with a slot of K, and after the lowest block with its Q.
+__device__ __forceinline__ void release_keys(const Consumer& self, i32 block, u32 k_stage) {
+  release_slot(k_empty(k_stage), self.lane);
+  if (block == 0) release_slot(q_empty(self.index), self.lane);
 }
 
 // S of one block from raw accumulators to P: scales, mask, softmax, P packed. Releases the K slot.
@@ -1354,7 +1450,7 @@ __device__ __forceinline__ void finish_scores(float (&s)[kScoreRegs], float (&o)
                                               u32 (&p)[kProbRegs], SoftmaxRows& rows, const Consumer& self,
                                               i32 block, u32 k_stage) {
   scale_scores(s, rows, k_stage, self.lane);
-  release_slot(k_empty(k_stage), self.lane);
+  release_keys(self, block, k_stage);
   if (kMasked) mask_scores(s, self, block);
   // Masked blocks come first, before O is flushed for the first time.
   if (kMasked) {
@@ -1379,7 +1475,7 @@ __device__ __forceinline__ void kv_step(float (&s)[kScoreRegs], float (&o)[kOutp
   wgmma_wait_group<0>(o, s);
   // The turn passes on only now: handed on earlier, the products of two warpgroups would alternate in the
   // tensor core and both come late.
-  pass_turn(self.index, block);
+  pass_turn(self, block);
   release_slot(v_empty(v.stage), self.lane);
   v.advance();
   finish_scores<kMasked>(s, o, p, rows, self, block, k.stage);
@@ -1394,7 +1490,7 @@ __device__ __forceinline__ void skip_block(PipelineState<kKStages>& k, PipelineS
   k.advance();
   if (has_turn) {
     bar_sync(turn_barrier(self.index), kTurnThreads);
-    pass_turn(self.index, block);
+    pass_turn(self, block);
     mbarrier_wait(v_full(v.stage), v.phase);
     release_slot(v_empty(v.stage), self.lane);
     v.advance();
@@ -1422,78 +1518,13 @@ __device__ __forceinline__ SoftmaxRows first_softmax_rows(const Params& params, 
   return rows;
 }
 
-// Waits on: q_full, k_full, v_full, its turn. Signals: k_empty, v_empty, the next turn.
-__device__ __forceinline__ void consumer_warpgroup(const Params& params, const WorkTile& tile, u32 consumer,
-                                                   u32 warp_in_group, u32 lane) {
-  const i32 row_in_tile = (i32)(consumer * kRowsPerConsumer + warp_in_group * 16 + lane / 4);
+// Divides by the row sums and writes the rows of one head.
+__device__ __forceinline__ void finish_rows(const Params& params, const WorkTile& tile,
+                                            float (&o)[kOutputRegs], SoftmaxRows& rows, i32 row_in_tile,
+                                            u32 lane) {
   const i32 row = tile.row_begin + row_in_tile;
-  const i32 first_row = tile.row_begin + (i32)(consumer * kRowsPerConsumer);
-  const RowBlocks blocks = row_blocks(tile, first_row, kRowsPerConsumer);
-  Consumer self;
-  self.index = consumer;
-  self.lane = lane;
-  self.visible[0] = visible_keys(tile, row);
-  self.visible[1] = visible_keys(tile, row + 8);
-  self.q = query_rows(consumer);
-  float s[kScoreRegs];
-  float o[kOutputRegs];
-  u32 p[kProbRegs];
-  PipelineState<kKStages> k{0, 0};
-  PipelineState<kVStages> v{0, 0};
-#pragma unroll
-  for (u32 i = 0; i < kOutputRegs; ++i) o[i] = 0.0f;
-  self.o_master = o_master_words(consumer, warp_in_group * 32 + lane);
-  clear_master(self.o_master);
-
-  if (consumer + 1 == kNumConsumers && tile.num_blocks > 1) bar_arrive(turn_barrier(0), kTurnThreads);
-
-  mbarrier_wait(q_full(), 0);
-  SoftmaxRows rows = first_softmax_rows(params, tile, row_in_tile);
-
-  // Blocks above the highest that a row of this warpgroup sees: it takes its turns and frees the slots.
-  i32 block = tile.num_blocks - 1;
-#pragma unroll 1
-  for (; block >= blocks.visible; --block) {
-    skip_block(k, v, self, block, block + 1 < tile.num_blocks);
-  }
-
-  if (block >= 0) {
-    // Its highest block: there is no P yet. It is always masked, since the visible keys end in it.
-    const bool has_turn = block + 1 < tile.num_blocks;
-    mbarrier_wait(k_full(k.stage), k.phase);
-    if (has_turn) bar_sync(turn_barrier(consumer), kTurnThreads);
-    wgmma_fence();
-    issue_qk(s, self.q, k.stage);
-    wgmma_commit_group();
-    wgmma_wait_group<0>(s);
-    if (has_turn) {
-      pass_turn(consumer, block);
-      mbarrier_wait(v_full(v.stage), v.phase);
-      release_slot(v_empty(v.stage), lane);
-      v.advance();
-    }
-    finish_scores<true>(s, o, p, rows, self, block, k.stage);
-    k.advance();
-
-    for (--block; block >= blocks.unmasked; --block) kv_step<true>(s, o, p, rows, k, v, self, block);
-    // At most kFlushBlocks products P * V between two flushes; what is left at the end is added below.
-    for (i32 end = blocks.visible - kFlushBlocks; block >= 0; end -= kFlushBlocks) {
-      for (; block >= end && block >= 0; --block) kv_step<false>(s, o, p, rows, k, v, self, block);
-      const float keep[2] = {1.0f, 1.0f};
-      if (block < end) flush_output(o, self.o_master, keep);
-    }
-
-    // P * V of block 0, outside the turns.
-    mbarrier_wait(v_full(v.stage), v.phase);
-    wgmma_fence();
-    issue_pv(o, p, v.stage);
-    wgmma_commit_group();
-    wgmma_wait_group<0>(o);
-    add_master(o, self.o_master);
-  }
-
   // A row that sees no key gives 0, whatever lies in its scales and in V: its O may be 0 * NaN.
-  const bool sees_keys[2] = {self.visible[0] > 0, self.visible[1] > 0};
+  const bool sees_keys[2] = {visible_keys(tile, row) > 0, visible_keys(tile, row + 8) > 0};
   float inverse_sum[2];
 #pragma unroll
   for (u32 half = 0; half < 2; ++half) {
@@ -1507,6 +1538,89 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, const W
   }
   store_output(params, tile, o, row, lane);
   store_lse(params, tile, rows, sees_keys, row, lane);
+}
+
+// Waits on: q_full, k_full, v_full, its turn. Signals: q_empty, k_empty, v_empty, the next turn.
+__device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 first_head, i32 heads,
+                                                   u32 consumer, u32 warp_in_group, u32 lane) {
+  const i32 row_in_tile = (i32)(consumer * kRowsPerConsumer + warp_in_group * 16 + lane / 4);
+  Consumer self;
+  self.index = consumer;
+  self.lane = lane;
+  self.q = query_rows(consumer);
+  self.o_master = o_master_words(consumer, warp_in_group * 32 + lane);
+  PipelineState<kKStages> k{0, 0};
+  PipelineState<kVStages> v{0, 0};
+#pragma unroll 1
+  for (i32 done = 0; done < heads; ++done) {
+    const u32 q_phase = (u32)done % 2;
+    const WorkTile tile = read_work_tile(first_head + done);
+    const i32 first_row = tile.row_begin + (i32)(consumer * kRowsPerConsumer);
+    const RowBlocks blocks = row_blocks(tile, first_row, kRowsPerConsumer);
+    self.visible[0] = visible_keys(tile, tile.row_begin + row_in_tile);
+    self.visible[1] = visible_keys(tile, tile.row_begin + row_in_tile + 8);
+    self.last_head = done + 1 == heads;
+    if (done == 0 && consumer + 1 == kNumConsumers && tile.num_blocks > 1) {
+      bar_arrive(turn_barrier(0), kTurnThreads);
+    }
+    float s[kScoreRegs];
+    float o[kOutputRegs];
+    u32 p[kProbRegs];
+#pragma unroll
+    for (u32 i = 0; i < kOutputRegs; ++i) o[i] = 0.0f;
+    clear_master(self.o_master);
+
+    mbarrier_wait(q_full(consumer), q_phase);
+    SoftmaxRows rows = first_softmax_rows(params, tile, row_in_tile);
+
+    // Blocks above the highest that a row of this warpgroup sees: it takes its turns and frees the slots.
+    i32 block = tile.num_blocks - 1;
+#pragma unroll 1
+    for (; block >= blocks.visible; --block) {
+      skip_block(k, v, self, block, block + 1 < tile.num_blocks);
+    }
+    if (blocks.visible == 0) {
+      release_slot(q_empty(consumer), lane);
+    } else {
+      // Its highest block: there is no P yet. It is always masked, since the visible keys end in it.
+      const bool has_turn = block + 1 < tile.num_blocks;
+      mbarrier_wait(k_full(k.stage), k.phase);
+      if (has_turn) bar_sync(turn_barrier(consumer), kTurnThreads);
+      wgmma_fence();
+      issue_qk(s, self.q, k.stage);
+      wgmma_commit_group();
+      wgmma_wait_group<0>(s);
+      if (has_turn) {
+        pass_turn(self, block);
+        mbarrier_wait(v_full(v.stage), v.phase);
+        release_slot(v_empty(v.stage), lane);
+        v.advance();
+      }
+      finish_scores<true>(s, o, p, rows, self, block, k.stage);
+      k.advance();
+
+      for (--block; block >= blocks.unmasked; --block) kv_step<true>(s, o, p, rows, k, v, self, block);
+      // At most kFlushBlocks products P * V between two flushes; what is left at the end is added below.
+      for (i32 end = blocks.visible - kFlushBlocks; block >= 0; end -= kFlushBlocks) {
+        for (; block >= end && block >= 0; --block) kv_step<false>(s, o, p, rows, k, v, self, block);
+        const float keep[2] = {1.0f, 1.0f};
+        if (block < end) flush_output(o, self.o_master, keep);
+      }
+    }
+
+    // P * V of block 0, outside the turns.
+    mbarrier_wait(v_full(v.stage), v.phase);
+    if (blocks.visible > 0) {
+      wgmma_fence();
+      issue_pv(o, p, v.stage);
+      wgmma_commit_group();
+      wgmma_wait_group<0>(o);
+    }
+    release_slot(v_empty(v.stage), lane);
+    v.advance();
+    add_master(o, self.o_master);
+    finish_rows(params, read_work_tile(first_head + done), o, rows, row_in_tile, lane);
+  }
 }
 
 // ---- entry ----
@@ -1528,7 +1642,8 @@ __device__ __forceinline__ void init_barriers(Mbarrier first, u32 stages, u32 ar
 }
 
 __device__ __forceinline__ void init_all_barriers() {
-  init_barriers(Mbarrier::q_full, 1, kScaledLoadArrivals);
+  init_barriers(Mbarrier::q_full, kNumConsumers, kScaledLoadArrivals);
+  init_barriers(Mbarrier::q_empty, kNumConsumers, kQEmptyArrivals);
   init_barriers(Mbarrier::k_full, kKStages, kScaledLoadArrivals);
   init_barriers(Mbarrier::k_empty, kKStages, kConsumerArrivals);
   init_barriers(Mbarrier::v_raw_full, kVRawStages, kLoadArrivals);
@@ -1570,21 +1685,27 @@ dsv3_fp8_lse_sm90(
   WorkTile tile;
   if (!find_work(params, tile)) return;
   if (tile.num_blocks == 0) {
-    store_empty_rows(params, tile);
+    do store_empty_rows(params, tile);
+    while (next_head(tile));
     return;
   }
+  if (thread_index() == 0) write_work_tile(tile);
   cta_sync();
 
   const Role role = role_of(warp);
   if (role == Role::consumer) {
     setmaxnreg_inc<kConsumerRegisters>();
-    consumer_warpgroup(params, tile, warp / 4 - 1, warp % 4, lane);
+    consumer_warpgroup(params, tile.head, tile.heads_left, warp / 4 - 1, warp % 4, lane);
   } else {
     setmaxnreg_dec<kProducerRegisters>();
     if (role == Role::load) {
-      load_warp(maps, params, tile, lane);
+      load_warp(maps, params, tile.head, tile.heads_left, lane);
     } else {
-      transpose_warp(tile, warp - kLoadWarpEnd, lane);
+      const u32 warp_in_role = warp - kLoadWarpEnd;
+      static_assert(kTransposeWarps == 3, "one call for each");
+      if (warp_in_role == 0) transpose_warp<0>(tile, lane);
+      if (warp_in_role == 1) transpose_warp<1>(tile, lane);
+      if (warp_in_role == 2) transpose_warp<2>(tile, lane);
     }
   }
 }

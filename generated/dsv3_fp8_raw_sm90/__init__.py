@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "4b55b926aca7ced847f028bf215bd055fbe443e4193696de9e20fef361e92306"
+SOURCE_DIGEST = "94617da7b7c745742ca731b3e38739f3e793c02ed5b9cbfa2dcabbd499785825"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "a443122a2f702f3e76d2c9bea72e044d2bec100db45bd19dff73bbe7ee215766"
+SOURCE_DIGEST = "716ab0af250dee15396ae8e235df572bcdd9a746b79598a02e73f3c2496e8059"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "3723970e6ae0438a732d68d91a8599692edaeb05de8a7e60886c74fb2ba96625"
+SOURCE_DIGEST = "c1ea5e7495dc8aeaf6229114e6c57e5fb21074d99a71775f0d6951d38d021004"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "cd5b75364b4e8bf31a1307223679600e8fdb715253c977c2c17a93512fba3705"
+SOURCE_DIGEST = "d401b340a0c356b37e685e0fd1cd889b322e62374302795835dd8bca70db7758"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "5ce8ed8a5fd99b3e1068a89b4e4eba4430abb47d01ce370d224275c504fa8043"
+SOURCE_DIGEST = "d5ac8ba922bbc26b0eeb599434758f652968b6a88a022693c9ae1cd57c6d6d35"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":
