@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.emulator.support import SCHEDULES
 from tests.emulator.tensor_chain import BOUND, chain_problem, chain_source, run_chain
 from tests.emulator.tensor_fault import TensorFault
 from tests.emulator.tensor_faults import TENSOR_FAULTS
+
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "emulator.md"
 
 
 @pytest.mark.parametrize("fault", TENSOR_FAULTS, ids=lambda fault: fault.name.replace(" ", "_"))
@@ -38,6 +43,18 @@ def test_results_are_those_of_any_schedule() -> None:
 
 def test_names_differ_and_are_many() -> None:
     assert len({fault.name for fault in TENSOR_FAULTS}) == len(TENSOR_FAULTS) >= 60
+
+
+def test_the_documented_faults_are_these() -> None:
+    text = (
+        DOCUMENTED.read_text().partition("## Faults of tensor memory that it finds")[2].partition("\n## ")[0]
+    )
+    rows = [line.split(" | ")[1:] for line in text.splitlines() if line.startswith("|")][2:]
+    assert [row[0] for row in rows] == [fault.name for fault in TENSOR_FAULTS]
+    for (_, found), fault in zip(rows, TENSOR_FAULTS, strict=True):
+        kinds = {re.sub(r" \d+$", "", part.strip(" |")) for part in found.split(",")}
+        assert kinds <= set(fault.kinds)
+    assert f"All {len(TENSOR_FAULTS)} are found" in text
 
 
 @pytest.mark.parametrize(
