@@ -61,6 +61,7 @@ def test_the_documented_faults_are_these() -> None:
     ("name", "parts"),
     [
         ("no wait::st of P", ("operand A of a tcgen05.mma, tensor-memory column 0", "the tcgen05.st by @t")),
+        ("no fence::before ahead of p_ready", ("fence::before_thread_sync, between wait and barrier",)),
         ("no fence::after behind s_full", ("fence::after_thread_sync", "the tcgen05.mma by @t")),
         ("no dealloc", ("the CTA ends without a tcgen05.dealloc of 128 columns",)),
         ("another warp's lanes", ("of warp ", " reaches lanes ")),
