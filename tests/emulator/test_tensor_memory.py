@@ -96,6 +96,7 @@ def run_product(
     lane: int = 0,
     constants: dict[str, str] | None = None,
     given: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+    without: str = "",
     policy: int = 0,
 ) -> tuple[RunResult, np.ndarray, np.ndarray]:
     """What the engine reports, D, and what D should be."""
@@ -125,6 +126,8 @@ def run_product(
         "out": np.full((m, n), np.nan, np.float32),
     }
     source = source_with("tensor_product", texts)
+    assert without in source
+    source = source.replace(without, "", 1)
     result = run_small("tensor_product", source, arrays=arrays, smem_bytes=SMEM_BYTES, policy=policy)
     expected = a.astype(np.float64) @ b.astype(np.float64).T
     if accumulate:
@@ -223,6 +226,12 @@ def test_the_layouts_are_those_of_cute() -> None:
 def test_misuse_of_a_product(form: dict[str, object], constants: dict[str, str], kind: str) -> None:
     result, _, _ = run_product(constants=constants, **{"dtype": "bf16", **form})  # type: ignore[arg-type]
     assert kind in {hazard.kind for hazard in result.hazards}
+
+
+def test_a_commit_needs_its_barrier_fenced() -> None:
+    result, _, _ = run_product("bf16", without="    fence_mbarrier_init();\n")
+    assert {hazard.kind for hazard in result.hazards} == {"proxy-fence"}
+    assert "tcgen05.commit signals @b" in result.hazards[0].text
 
 
 @pytest.mark.parametrize("policy", POLICIES)
