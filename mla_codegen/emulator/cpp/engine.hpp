@@ -1,9 +1,9 @@
 // State of one CTA under emulation, shared by the parts of the engine.
 //
 // Order of events is judged by vector clocks. A clock has a component per thread, per mbarrier (phases
-// completed), per named barrier (generations completed) and per pipe of tcgen05.mma (products completed). An asynchronous operation has no clock of its
-// own: a thread is ordered after it only through the mbarrier phase that it completes, or through a
-// wait_group.
+// completed), per named barrier (generations completed) and per pipe of tcgen05.mma (products completed). An
+// asynchronous operation has no clock of its own: a thread is ordered after it only through the mbarrier
+// phase that it completes, or through a wait_group.
 #pragma once
 #include <array>
 #include <cstring>

@@ -18,8 +18,12 @@ struct Params {
 
 __device__ __forceinline__ u64 a_tile() { return tcgen05_matrix_descriptor(smem_base() + kA, 16, 1024, 2); }
 __device__ __forceinline__ u64 b_tile() { return tcgen05_matrix_descriptor(smem_base() + kB, 16, 1024, 2); }
-__device__ __forceinline__ u32 bf16_product(u32 n) { return tcgen05_instruction_descriptor(1, 128, n, false, false); }
-__device__ __forceinline__ u32 e4m3_product(u32 n) { return tcgen05_instruction_descriptor(0, 128, n, false, false); }
+__device__ __forceinline__ u32 bf16_product(u32 n) {
+  return tcgen05_instruction_descriptor(1, 128, n, false, false);
+}
+__device__ __forceinline__ u32 e4m3_product(u32 n) {
+  return tcgen05_instruction_descriptor(0, 128, n, false, false);
+}
 
 __device__ __forceinline__ void store_columns(u32 tmem, float value) {
   float r[8];
@@ -95,7 +99,8 @@ __device__ __forceinline__ void product_case(u32 warp, u32 tmem) {
   if (kCase != 9) wait_products(kCase == 3 || kCase == 4 || kCase == 6);  // 9: nobody waits
 }
 
-// Columns are read and then written by a product (10 to 12), or read by a product and then stored to (13, 14).
+// Columns are read and then written by a product (10 to 12), or read by a product and then stored to (13,
+// 14).
 __device__ __forceinline__ void reuse_case(u32 warp, u32 tmem, u32 lanes) {
   const u32 barrier = smem_base() + kBarrier;
   float r[8];
@@ -174,11 +179,11 @@ __device__ __forceinline__ void transfer_case(u32 warp, u32 lanes) {
       tcgen05_ld_16x256b_x1_f32(r, lanes + (8u << 16));
       tcgen05_wait_ld(r);
     }
-    if (kCase == 38 && thread_index() % 2 == 0) load_columns(lanes);                // half a warp
+    if (kCase == 38 && thread_index() % 2 == 0) load_columns(lanes);            // half a warp
     if (kCase == 39) load_columns(lanes + (thread_index() % 32 == 3 ? 1 : 0));  // two addresses
     if (kCase != 35) tcgen05_wait_st();
   }
-  if (kCase == 40) load_columns(lanes);        // never written
+  if (kCase == 40) load_columns(lanes);         // never written
   if (kCase == 41) store_columns(lanes, 1.0f);  // no wait::st at all
 }
 
