@@ -50,8 +50,8 @@ enum class HazardKind : u8 {
 const char* name_of(HazardKind kind);
 
 // One kind of fault at one pair of source lines. In the text, `@t5` stands for thread 5, `@b1024` for the
-// mbarrier and
-// `@s1024` for the shared-memory word at that address; Python puts the names of the plan in their place.
+// mbarrier and `@s1024` for the shared-memory word at that address, `@c5` for a column of tensor memory;
+// Python puts the names of the plan in their place.
 struct Hazard {
   HazardKind kind;
   u32 cta[3];

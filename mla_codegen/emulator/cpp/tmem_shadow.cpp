@@ -58,6 +58,14 @@ static u32 tensor_clock(const Fiber& f, u32 component) {
   return f.tensor.clock == nullptr ? 0 : f.tensor.clock[component];
 }
 
+// Counted from the start of its allocation, as the plan does.
+static u32 column_in_allocation(u32 column) {
+  for (const TmemAllocation& a : engine->tensor.allocations) {
+    if (column >= a.column && column < a.column + a.columns) return column - a.column;
+  }
+  return column;
+}
+
 enum class Missing { nothing, order, wait, before, after };
 
 // What is missing between a load or store by thread `other` at `clock` and the thread of `f`.
@@ -84,9 +92,8 @@ static void report_missing(Missing missing, const TmemHistory::Item& at, const c
   const HazardKind kind = missing == Missing::order  ? HazardKind::race
                           : missing == Missing::wait ? HazardKind::tcgen05_wait
                                                      : HazardKind::tcgen05_fence;
-  report(kind, line, (int)earlier_line,
-         "%s, tensor-memory column %u of lanes %u to %u, %s the %s by @t%u at line %u that %s it", what,
-         at.column, at.slab * kSlabLanes, at.slab * kSlabLanes + kSlabLanes - 1,
+  report(kind, line, (int)earlier_line, "%s at @c%u, lanes %u to %u, %s the %s by @t%u at line %u that %s it",
+         what, column_in_allocation(at.column), at.slab * kSlabLanes, at.slab * kSlabLanes + kSlabLanes - 1,
          texts[static_cast<int>(missing)], earlier, thread, earlier_line, at.wrote ? "writes" : "reads");
 }
 
@@ -126,9 +133,9 @@ static bool ordered_in_pipe(const TmemHistory::Item& item, u32 operation, bool a
 }
 
 static void report_unwritten(const TmemHistory& h, int line, const char* what) {
-  report(HazardKind::uninitialised, line, 0,
-         "%s reads tensor-memory column %u of lanes %u to %u, which nobody has written", what,
-         h.unwritten_column, h.unwritten_slab * kSlabLanes, h.unwritten_slab * kSlabLanes + kSlabLanes - 1);
+  report(HazardKind::uninitialised, line, 0, "%s reads @c%u, lanes %u to %u, which nobody has written", what,
+         column_in_allocation(h.unwritten_column), h.unwritten_slab * kSlabLanes,
+         h.unwritten_slab * kSlabLanes + kSlabLanes - 1);
 }
 
 // ---- instructions ----
