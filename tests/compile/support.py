@@ -21,6 +21,7 @@ from mla_codegen.runtime.nvrtc import CompileResult, compile_source, find_nvrtc
 from mla_codegen.runtime.packing import params_layout
 
 SPECS = {path.stem: path for path in sorted(specs_folder().glob("*.yaml"))}
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/ +(?:@!?U?P\w+ +)?([^;]*?) *;")
 _OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/ +(?:@!?U?P\w+ +)?([A-Z][A-Z0-9_.]*)")
 
 
@@ -68,6 +69,12 @@ def wheel_tool(name: str) -> Path | None:
     roots = [] if spec is None else list(spec.submodule_search_locations or ())
     found = (Path(root) / "cu13" / "bin" / name for root in roots)
     return next((path for path in found if path.is_file()), None)
+
+
+def instructions(cubin: Path, cuobjdump: Path) -> list[str]:
+    """The machine instructions of a cubin in their order, without predicates."""
+    listing = subprocess.run([cuobjdump, "-sass", cubin], capture_output=True, text=True, check=True).stdout
+    return [match[1] for match in re.finditer(_INSTRUCTION, listing)]
 
 
 def opcodes(cubin: Path, cuobjdump: Path) -> Counter[str]:
