@@ -14,7 +14,16 @@ from typing import Any
 
 import click
 import torch
-from protocol import context, matmul_rates, measure, rates, rotation, write_json
+from protocol import (
+    context,
+    matmul_rates,
+    measure,
+    product_depths,
+    rates,
+    roofline,
+    rotation,
+    write_json,
+)
 
 import mla_codegen as mla
 from mla_codegen.accuracy import measure as measure_error
@@ -121,18 +130,6 @@ def checked_error(spec: Spec, kernel: Any) -> float:
     return error
 
 
-def roofline(spec: Spec, matmul: Mapping[str, Mapping[str, float]]) -> float:
-    """Burst TFLOP/s of the spec's matrix products alone, at the rates of this run."""
-    facts = tensor_facts(spec)
-    rate = {
-        dtype: matmul["e4m3" if dtype == "e4m3" else "bf16"]["burst_tflops"]
-        for dtype in (facts.qkv_dtype, facts.rope_dtype)
-    }
-    depth = facts.nope + facts.rope + facts.v
-    main = (facts.nope + facts.v) / rate[facts.qkv_dtype]
-    return depth / (main + facts.rope / rate[facts.rope_dtype])
-
-
 def measure_form(spec: Spec, matmul: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """Error, time and share of one form."""
     facts = tensor_facts(spec)
@@ -153,7 +150,7 @@ def measure_form(spec: Spec, matmul: Mapping[str, Mapping[str, float]]) -> dict[
         "error": error,
         **rates(times, flop),
     }
-    return {**row, "burst_share": row["burst_tflops"] / roofline(spec, matmul)}
+    return {**row, "burst_share": row["burst_tflops"] / roofline(product_depths(spec), matmul, "burst")}
 
 
 @click.command()

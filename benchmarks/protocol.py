@@ -17,11 +17,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from mla_codegen.tensors import tensor_facts
 
 IDLE_S = 0.15
 BURST_BLOCKS = 4
@@ -99,14 +101,23 @@ def rates(times: dict[str, float], flop: float) -> dict[str, float]:
     return {**times, **_rates(times, flop)}
 
 
-def roofline(qkv: str, matmul: dict[str, dict[str, float]], kind: str) -> float:
+def product_depths(spec: Any) -> dict[str, int]:
+    """Elements that a query-key pair multiplies, by the dtype of the product: nope and V, and rope."""
+    facts = tensor_facts(spec)
+    depths = {facts.qkv_dtype: facts.nope + facts.v}
+    if facts.rope:
+        depths[facts.rope_dtype] = depths.get(facts.rope_dtype, 0) + facts.rope
+    return depths
+
+
+def roofline(depths: Mapping[str, int], matmul: Mapping[str, Mapping[str, float]], kind: str) -> float:
     """TFLOP/s of the matrix products alone at the rates of this run; `kind` is burst or sustained.
 
     Of 640 = 2 * (192 + 128) FLOP per head and visible pair, a kernel with e4m3 nope and V and bf16 rope does
     512 at the e4m3 rate and 128 at the bf16 rate.
     """
-    bf16, fp8 = matmul["bf16"][f"{kind}_tflops"], matmul["e4m3"][f"{kind}_tflops"]
-    return bf16 if qkv == "bf16" else 640.0 / (512.0 / fp8 + 128.0 / bf16)
+    rate = {dtype: matmul["e4m3" if dtype == "e4m3" else "bf16"][f"{kind}_tflops"] for dtype in depths}
+    return sum(depths.values()) / sum(depth / rate[dtype] for dtype, depth in depths.items())
 
 
 def context() -> dict[str, Any]:
