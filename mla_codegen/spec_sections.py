@@ -279,7 +279,10 @@ class Schedule(Section):
     )
     persistent: Auto | Switch = Field(
         default="auto",
-        description="true: a CTA per SM that takes tiles one after the other; default auto",
+        description=(
+            "true: a CTA goes through four heads, the next one's copies started early; false: one head;"
+            " auto (default): up to four, as suits the tiles of a call; results do not depend on it"
+        ),
     )
     longest_first: Auto | Switch = Field(
         default="auto",
