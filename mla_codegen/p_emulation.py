@@ -137,19 +137,19 @@ def weighted_folded(
 
 
 def whole_warps(row_ids: np.ndarray, cu_seqlens_q: np.ndarray, warp_rows: int) -> np.ndarray:
-    """All rows of the warps that some rows are in, increasing; a warp's rows beyond its sequence are no rows.
+    """All rows of the warps that some rows are in, increasing; a warp's rows in front of its sequence are no rows.
 
     Args:
         row_ids: increasing places in the ragged query tensor.
         cu_seqlens_q: cumulative lengths.
-        warp_rows: rows of a warp, counted in each sequence from its first row.
+        warp_rows: rows of a warp, counted in each sequence from its last row.
     """
     parts = [np.empty(0, dtype=np.int64)]
     for start, end in pairwise(cu_seqlens_q):
         first, last = np.searchsorted(row_ids, [start, end])
-        warps = np.unique((row_ids[first:last] - start) // warp_rows)
-        rows = (start + warps[:, None] * warp_rows + np.arange(warp_rows)).ravel()
-        parts.append(rows[rows < end])
+        warps = np.unique((row_ids[first:last] - end) // warp_rows)
+        rows = (end + warps[:, None] * warp_rows + np.arange(warp_rows)).ravel()
+        parts.append(rows[rows >= start])
     return np.concatenate(parts)
 
 
@@ -159,15 +159,15 @@ def keys_seen(rows: np.ndarray, q_len: int, kv_len: int, causal: bool) -> np.nda
 
 
 def rows_of(rows: np.ndarray, q_len: int, kv_len: int, causal: bool, rounding: PRounding) -> Rows:
-    """Where some rows of a sequence lie in the kernel's groups and warps."""
-    first = rows // rounding.group_rows * rounding.group_rows
-    last = np.minimum(first + rounding.group_rows, q_len) - 1
+    """Where some rows of a sequence lie in the kernel's groups and warps, which end where the sequence does."""
+    first = q_len + (rows - q_len) // rounding.group_rows * rounding.group_rows
+    last = first + rounding.group_rows - 1
     return Rows(
         rounding=rounding,
         visible=-(-keys_seen(last, q_len, kv_len, causal) // rounding.block_n),
         # The block of the first row's last key counts as masked even where it is whole.
         unmasked=np.maximum(keys_seen(first, q_len, kv_len, causal) - 1, 0) // rounding.block_n,
-        warp=rows // rounding.warp_rows,
+        warp=(rows - q_len) // rounding.warp_rows,
     )
 
 

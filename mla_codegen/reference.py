@@ -188,8 +188,10 @@ def _attend_head(
         if emulation is not None and emulation.lazy is not None:
             blocks = rows_of(own_rows, q_len, kv_len, facts.causal, emulation.lazy)
             strip = max(1, strip // emulation.lazy.warp_rows) * emulation.lazy.warp_rows
-        for top in range(0, last - first, strip):
-            part = slice(top, min(top + strip, last - first))
+        # Warps are counted from the end: what does not fill one comes first.
+        tops = range((last - first) % strip if blocks is not None else 0, last - first, strip)
+        for top, bottom in pairwise(dict.fromkeys((0, *tops, last - first))):
+            part = slice(top, bottom)
             count = seen[part].max()
             place = slice(first + part.start, first + part.stop)
             out[place], lse[place] = _attend_strip(

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "76e98f88eb60628175130d56a4ac6e19b299134f9d2e145806b56491bb1c3da5"
+SOURCE_DIGEST = "7de580ce5c475c919edfae850f5202a0a28dae9766d200c4d710b487e38d490c"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

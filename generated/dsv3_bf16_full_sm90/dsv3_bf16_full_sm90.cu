@@ -20,14 +20,14 @@
 
 // ---- plan of dsv3_bf16_full_sm90 ----
 //
-// Shared memory, 213128 of 232448 bytes:
+// Shared memory, 213144 of 232448 bytes:
 //   offset  bytes  field      what, and while it is live
 //   0       49152  q_smem     live per consumer from q_full to q_empty
 //   49152   98304  kv_smem    live per stage from k_full to k_empty
 //   147456  65536  v_smem     live per stage from v_full to v_empty
-//   212992  32     work_smem  live the whole CTA, written before the roles start
-//   213024  104    mbar_base  live the whole CTA
-//   213128         end        sizeof 214016
+//   212992  48     work_smem  live the whole CTA, written before the roles start
+//   213040  104    mbar_base  live the whole CTA
+//   213144         end        sizeof 214016
 //
 // Roles:
 //   role      warps  threads  registers  does
@@ -94,6 +94,12 @@ struct alignas(64) TensorMap {
 
 // Where a thread stands. PTX ISA, special registers.
 __device__ __forceinline__ u32 thread_index() { return threadIdx.x; }
+// The same, read anew: what is computed from it is not kept in a register over work that follows.
+__device__ __forceinline__ u32 thread_index_anew() {
+  u32 index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
 __device__ __forceinline__ u32 cta_index_x() { return blockIdx.x; }
 __device__ __forceinline__ u32 cta_index_y() { return blockIdx.y; }
 __device__ __forceinline__ u32 cta_index_z() { return blockIdx.z; }
@@ -372,6 +378,7 @@ constexpr u32 kRowsPerConsumer = 64;  // query rows of one consumer warpgroup
 constexpr u32 kLoadWarpEnd = 1;  // first warp after the load role
 constexpr u32 kTailWarpEnd = 2;  // first warp after the tail role
 constexpr u32 kIdleWarpEnd = 4;  // first warp after the idle role
+constexpr u32 kConsumerWarpBegin = 4;  // first warp of the consumers
 constexpr int kProducerRegisters = 24;  // per thread, after setmaxnreg
 constexpr int kConsumerRegisters = 240;  // per thread, after setmaxnreg
 constexpr u32 kTurnThreads = 256;  // the warpgroup whose turn it is and the one before it
@@ -472,7 +479,7 @@ struct alignas(1024) MLASmemStorage {
   alignas(1024) u8 v_smem[65536];
   // Which rows and keys the CTA has, for the consumers, whose registers are full.
   // Live: the whole CTA, written before the roles start.
-  alignas(16) i32 work_smem[8];
+  alignas(16) i32 work_smem[12];
   // Transaction barriers, in the order of enum Mbarrier.
   // Live: the whole CTA.
   alignas(8) u64 mbar_base[13];
@@ -482,11 +489,11 @@ struct alignas(1024) MLASmemStorage {
 MLA_ASSERT_FIELD(MLASmemStorage, q_smem, 0, 49152);
 MLA_ASSERT_FIELD(MLASmemStorage, kv_smem, 49152, 98304);
 MLA_ASSERT_FIELD(MLASmemStorage, v_smem, 147456, 65536);
-MLA_ASSERT_FIELD(MLASmemStorage, work_smem, 212992, 32);
-MLA_ASSERT_FIELD(MLASmemStorage, mbar_base, 213024, 104);
+MLA_ASSERT_FIELD(MLASmemStorage, work_smem, 212992, 48);
+MLA_ASSERT_FIELD(MLASmemStorage, mbar_base, 213040, 104);
 static_assert(MLASmemStorage::q_bytes == sizeof(MLASmemStorage::q_smem), "q_bytes");
 static_assert(MLASmemStorage::kv_bytes == sizeof(MLASmemStorage::kv_smem), "kv_bytes");
-static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) + sizeof(MLASmemStorage::mbar_base) == 213128,
+static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) + sizeof(MLASmemStorage::mbar_base) == 213144,
               "bytes used of MLASmemStorage: regenerate");
 static_assert(sizeof(MLASmemStorage) == 214016 && alignof(MLASmemStorage) == 1024,
               "size of MLASmemStorage: regenerate");
@@ -555,12 +562,15 @@ struct WorkTile {
   i32 k_begin;  // first token of the sequence in the key tensors
   i32 q_len;
   i32 kv_len;
-  i32 row_begin;  // first query of this tile, counted in the sequence
+  i32 row_begin;  // first query of this tile, counted in the sequence; below 0 in the first tile
   i32 num_blocks;  // KV blocks that some row sees; 0: no row sees a key
 };
 
 // Keys that a query sees: all of its sequence.
 __device__ __forceinline__ i32 visible_keys(const WorkTile& tile, i32) { return tile.kv_len; }
+
+// Whether a row of a tile is a query: the tiles end where the sequence does, the first one may begin before it.
+__device__ __forceinline__ bool is_query(i32 row) { return row >= 0; }
 
 // The KV blocks of `rows` consecutive rows of a tile; a block is counted from the first key of the sequence.
 struct RowBlocks {
@@ -569,9 +579,9 @@ struct RowBlocks {
 };
 
 __device__ __forceinline__ RowBlocks row_blocks(const WorkTile& tile, i32 first_row, i32 rows) {
-  const i32 end = first_row + rows < tile.q_len ? first_row + rows : tile.q_len;
+  const i32 end = first_row + rows;  // at most q_len: tiles end where the sequence does
   RowBlocks blocks{0, 0};
-  if (first_row >= end) return blocks;
+  if (end <= 0) return blocks;
   blocks.visible = (visible_keys(tile, end - 1) + kBlockN - 1) / kBlockN;
   // The block of the first row's last key counts as masked even where it is whole: every row that sees a key
   // then meets its first one in a masked block.
@@ -587,6 +597,11 @@ __device__ __forceinline__ bool next_head(WorkTile& tile) {
   return tile.heads_left > 0;
 }
 
+// The same for the rows of one consumer.
+__device__ __forceinline__ RowBlocks consumer_blocks(const WorkTile& tile, u32 consumer) {
+  return row_blocks(tile, tile.row_begin + (i32)(consumer * kRowsPerConsumer), kRowsPerConsumer);
+}
+
 // Fills the tile of this CTA; false where the CTA has no query at all.
 __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) {
   const i32 sequence = (i32)cta_index_z() * kGridYLimit + (i32)cta_index_y();
@@ -600,7 +615,7 @@ __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) 
   const i32 runs_left = params.head_runs - group * kRunGroup;
   const i32 group_runs = runs_left < kRunGroup ? runs_left : kRunGroup;
   const i32 index_in_group = index - group * group_tiles;
-  const i32 query_tile = params.query_tiles - 1 - index_in_group / group_runs;
+  const i32 tiles_behind = index_in_group / group_runs;
   tile.head = (group * kRunGroup + index_in_group % group_runs) * params.run_heads;
   const i32 heads_ahead = params.heads - tile.head;
   tile.heads_left = params.run_heads < heads_ahead ? params.run_heads : heads_ahead;
@@ -609,31 +624,37 @@ __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) 
   tile.q_len = ld_global_i32(params.cu_seqlens_q + sequence + 1) - tile.q_begin;
   tile.k_begin = ld_global_i32(params.cu_seqlens_k + sequence);
   tile.kv_len = ld_global_i32(params.cu_seqlens_k + sequence + 1) - tile.k_begin;
-  tile.row_begin = query_tile * kBlockM;
-  if (tile.row_begin >= tile.q_len) return false;
+  // Tiles end where the sequence does: the one that is not full is the first, which a causal mask gives the
+  // fewest keys.
+  tile.row_begin = tile.q_len - (tiles_behind + 1) * kBlockM;
+  if (tile.row_begin + kBlockM <= 0) return false;
 
   tile.num_blocks = row_blocks(tile, tile.row_begin, kBlockM).visible;
   return true;
 }
 
-// One thread writes the tile down; a consumer reads it at the begin and at the end of a head.
+// One thread writes the tile down; consumers and the load warp read it at each head, and keep none of it.
 __device__ __forceinline__ void write_work_tile(const WorkTile& tile) {
-  st_shared_v4_u32(work_words(), (u32)tile.q_begin, (u32)tile.k_begin, (u32)tile.q_len, (u32)tile.kv_len);
-  st_shared_v4_u32(work_words() + 16, (u32)tile.row_begin, (u32)tile.num_blocks, 0, 0);
+  const u32 place = work_words();
+  st_shared_v4_u32(place, (u32)tile.head, (u32)tile.heads_left, (u32)tile.q_begin, (u32)tile.k_begin);
+  st_shared_v4_u32(place + 16, (u32)tile.q_len, (u32)tile.kv_len, (u32)tile.row_begin, (u32)tile.num_blocks);
 }
 
-__device__ __forceinline__ WorkTile read_work_tile(i32 head) {
+// The tile at the head that follows `done` others.
+__device__ __forceinline__ WorkTile read_work_tile(i32 done) {
+  const u32 place = work_words();
   u32 word[4];
   WorkTile tile;
-  tile.head = head;
-  ld_shared_v4_u32(work_words(), word);
-  tile.q_begin = (i32)word[0];
-  tile.k_begin = (i32)word[1];
-  tile.q_len = (i32)word[2];
-  tile.kv_len = (i32)word[3];
-  ld_shared_v4_u32(work_words() + 16, word);
-  tile.row_begin = (i32)word[0];
-  tile.num_blocks = (i32)word[1];
+  ld_shared_v4_u32(place, word);
+  tile.head = (i32)word[0] + done;
+  tile.heads_left = (i32)word[1] - done;
+  tile.q_begin = (i32)word[2];
+  tile.k_begin = (i32)word[3];
+  ld_shared_v4_u32(place + 16, word);
+  tile.q_len = (i32)word[0];
+  tile.kv_len = (i32)word[1];
+  tile.row_begin = (i32)word[2];
+  tile.num_blocks = (i32)word[3];
   return tile;
 }
 
@@ -682,16 +703,17 @@ __device__ __forceinline__ void load_v_block(const TensorMaps& maps, const Param
 
 // Waits on: k_empty, q_empty, v_empty. Signals: q_full, k_full, v_full: one lane, by its arrival
 // and the bytes of its copies.
-__device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, i32 head,
-                                          i32 heads_left, u32 lane) {
+__device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, u32 lane) {
   const bool issues_copies = elect_sync();
   // The producer starts at phase 1: the parity before the first phase counts as complete, so the first pass
   // over a ring does not block.
   PipelineState<1> q{0, 1};
   PipelineState<kKStages> k{0, 1};
   PipelineState<kVStages> v{0, 1};
-  for (; heads_left > 0; ++head, --heads_left) {
-    const WorkTile tile = read_work_tile(head);
+  bool last_head = false;
+  for (i32 done = 0; !last_head; ++done) {
+    const WorkTile tile = read_work_tile(done);
+    last_head = tile.heads_left == 1;
     i32 block = tile.num_blocks - 1;
 
     // K runs one block ahead of V, in the order in which the consumers take them; Q comes behind the first K,
@@ -825,7 +847,6 @@ struct SoftmaxRows {
   float row_max[2];  // reference point of the exponentials, before the factor; -inf before the first key
   float offset[2];   // what is added to factor * S: the row's lift - factor * row_max
   float row_sum[2];  // this thread's part of the sum of exponentials, lifted like P
-  float sum_limit[2];  // largest sum of one block for which the old reference point still does
 };
 
 // Moves the reference point of both rows up to this block's S. What was summed so far has to follow by
@@ -910,7 +931,7 @@ __device__ __forceinline__ u8* output_row(const Params& params, const WorkTile& 
   return params.out + element * kOutBytes;
 }
 
-// Writes O: the four lanes of a quad cover 32 bytes. Rows beyond the sequence are not written.
+// Writes O: the four lanes of a quad cover 32 bytes. Rows that are no queries are not written.
 __device__ __forceinline__ void store_output(const Params& params, const WorkTile& tile,
                                              const float (&o)[kOutputRegs], i32 first_row,
                                              u32 lane) {
@@ -918,7 +939,7 @@ __device__ __forceinline__ void store_output(const Params& params, const WorkTil
   for (u32 half = 0; half < 2; ++half) {
     const i32 row = first_row + 8 * (i32)half;
     u8* destination = output_row(params, tile, row) + (lane % 4) * 8;
-    if (row < tile.q_len) {
+    if (is_query(row)) {
 #pragma unroll
       for (u32 i = 0; i < kOutputRegs / 4; ++i) {
         st_global_v2_f32(destination + i * 32, o[4 * i + 2 * half],
@@ -933,7 +954,7 @@ __device__ __forceinline__ void store_empty_rows(const Params& params, const Wor
   for (u32 unit = thread_index(); unit < kBlockM * kOutRowUnits; unit += kNumThreads) {
     const i32 row = tile.row_begin + (i32)(unit / kOutRowUnits);
     u8* destination = output_row(params, tile, row) + unit % kOutRowUnits * 8;
-    if (row < tile.q_len) st_global_v2_f32(destination, 0.0f, 0.0f);
+    if (is_query(row)) st_global_v2_f32(destination, 0.0f, 0.0f);
   }
 }
 
@@ -1036,7 +1057,7 @@ __device__ __forceinline__ void kv_step_lazy(float (&s)[kScoreRegs], float (&o)[
     sum[i % 2] += e1;
     next_p[i] = cvt_bf16x2(e0, e1);
   }
-  if (vote_any(sum[0] > rows.sum_limit[0] || sum[1] > rows.sum_limit[1])) {
+  if (vote_any(sum[0] > kLazySumLimit || sum[1] > kLazySumLimit)) {
     wgmma_wait_group<0>(o);
     online_softmax(s, o, next_p, rows);
   } else {
@@ -1071,17 +1092,22 @@ __device__ __forceinline__ SoftmaxRows first_softmax_rows(const Params& params, 
 #pragma unroll
   for (u32 half = 0; half < 2; ++half) {
     float factor = params.scale_log2;
-    // Never 0: a hidden key's -inf * 0 would be NaN. NaN where a scale is NaN, or negative (not allowed).
-    const float safe_factor = factor >= 0.0f ? max_f32(factor, kSmallestFactor) : nan_f32();
+    // Never 0 for a query: a hidden key's -inf * 0 would be NaN. NaN where a scale is NaN, or negative (not
+    // allowed). Rows in front of the sequence hold the queries of others: with 0 these decide nothing.
+    float safe_factor = factor >= 0.0f ? max_f32(factor, kSmallestFactor) : nan_f32();
+    if (!is_query(tile.row_begin + row_in_tile + 8 * (i32)half)) safe_factor = 0.0f;
     rows.factor[half] = safe_factor;
     rows.row_max[half] = -infinity_f32();
     rows.offset[half] = 0.0f;
     rows.row_sum[half] = 0.0f;
-    // Rows beyond the sequence hold the queries of others: they must not make the warp take exact steps.
-    const i32 row = tile.row_begin + row_in_tile + 8 * (i32)half;
-    rows.sum_limit[half] = row < tile.q_len ? kLazySumLimit : infinity_f32();
   }
   return rows;
+}
+
+// The first of the two rows that a consumer thread has in the tile; the second is 8 further on.
+__device__ __forceinline__ u32 first_row_of_thread() {
+  const u32 thread = thread_index_anew() - kConsumerWarpBegin * 32;
+  return thread / 32 * 16 + thread % 32 / 4;
 }
 
 // Divides by the row sums and writes the rows of one head.
@@ -1106,9 +1132,8 @@ __device__ __forceinline__ void finish_rows(const Params& params, const WorkTile
 }
 
 // Waits on: q_full, k_full, v_full, v_tail_cleared, its turn. Signals: q_empty, k_empty, v_empty, the next turn.
-__device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 first_head, i32 heads,
-                                                   u32 consumer, u32 warp_in_group, u32 lane) {
-  const i32 row_in_tile = (i32)(consumer * kRowsPerConsumer + warp_in_group * 16 + lane / 4);
+__device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 consumer, u32 warp_in_group,
+                                                   u32 lane) {
   Consumer self;
   self.index = consumer;
   self.lane = lane;
@@ -1116,14 +1141,14 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 fir
   PipelineState<kKStages> k{0, 0};
   PipelineState<kVStages> v{0, 0};
 #pragma unroll 1
-  for (i32 done = 0; done < heads; ++done) {
+  for (i32 done = 0;; ++done) {
     const u32 q_phase = (u32)done % 2;
-    const WorkTile tile = read_work_tile(first_head + done);
-    const i32 first_row = tile.row_begin + (i32)(consumer * kRowsPerConsumer);
-    const RowBlocks blocks = row_blocks(tile, first_row, kRowsPerConsumer);
+    const WorkTile tile = read_work_tile(done);
+    const RowBlocks blocks = consumer_blocks(tile, consumer);
+    const i32 row_in_tile = (i32)first_row_of_thread();
     self.visible[0] = visible_keys(tile, tile.row_begin + row_in_tile);
     self.visible[1] = visible_keys(tile, tile.row_begin + row_in_tile + 8);
-    self.last_head = done + 1 == heads;
+    self.last_head = tile.heads_left == 1;
     if (done == 0 && consumer + 1 == kNumConsumers && tile.num_blocks > 1) {
       bar_arrive(turn_barrier(0), kTurnThreads);
     }
@@ -1145,6 +1170,7 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 fir
     if (blocks.visible == 0) {
       if (has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);
       release_slot(q_empty(consumer), lane);
+      mbarrier_wait(v_full(v.stage), v.phase);
     } else {
       // Its highest block: there is no P yet. It is always masked, since the visible keys end in it.
       const bool has_turn = block + 1 < tile.num_blocks;
@@ -1164,7 +1190,8 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 fir
       finish_scores<true>(s, o, p, rows, self, block, k.stage);
       k.advance();
 
-      for (--block; block >= blocks.unmasked; --block) kv_step<true>(s, o, p, rows, k, v, self, block);
+      const i32 unmasked = consumer_blocks(read_work_tile(done), consumer).unmasked;
+      for (--block; block >= unmasked; --block) kv_step<true>(s, o, p, rows, k, v, self, block);
       // Two at a time: each array of P is read by the tensor core while softmax fills the other.
       u32 next_p[kProbRegs];
       for (; block >= 1; block -= 2) {
@@ -1172,11 +1199,9 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 fir
         kv_step_lazy(s, o, next_p, p, rows, k, v, self, block - 1);
       }
       if (block == 0) kv_step<true>(s, o, p, rows, k, v, self, block);
-    }
 
-    // P * V of block 0, outside the turns.
-    mbarrier_wait(v_full(v.stage), v.phase);
-    if (blocks.visible > 0) {
+      // P * V of block 0, outside the turns.
+      mbarrier_wait(v_full(v.stage), v.phase);
       wgmma_fence();
       issue_pv(o, p, v.stage);
       wgmma_commit_group();
@@ -1184,7 +1209,9 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 fir
     }
     release_slot(v_empty(v.stage), lane);
     v.advance();
-    finish_rows(params, read_work_tile(first_head + done), o, rows, row_in_tile, lane);
+    const WorkTile finished = read_work_tile(done);
+    finish_rows(params, finished, o, rows, (i32)first_row_of_thread(), lane);
+    if (finished.heads_left == 1) return;
   }
 }
 
@@ -1261,11 +1288,11 @@ dsv3_bf16_full_sm90(
   const Role role = role_of(warp);
   if (role == Role::consumer) {
     setmaxnreg_inc<kConsumerRegisters>();
-    consumer_warpgroup(params, tile.head, tile.heads_left, warp / 4 - 1, warp % 4, lane);
+    consumer_warpgroup(params, warp / 4 - 1, warp % 4, lane);
   } else {
     setmaxnreg_dec<kProducerRegisters>();
     if (role == Role::load) {
-      load_warp(maps, params, tile.head, tile.heads_left, lane);
+      load_warp(maps, params, lane);
     } else if (role == Role::tail) {
       tail_warp(tile, lane);
     }

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "06d766a8c8478227249f461e41e5233a021d067abdc41dfd0a0b3a1ebc4fa26c"
+SOURCE_DIGEST = "8ee5233bb47f7c513c81060c4111e8de151f069b4e5b7bdaa5190581c9a9c834"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "833ab1cee52b450be40fe7e77ca9f7d424f2ff45c5d77e8309b3f9f132119fbf"
+SOURCE_DIGEST = "89bb433ac8fb4ad68c7c03c907991bcc08908fa2a1feb8e2c58c0f771a66d243"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "46c4a8e827f0243d01352a8c7f32a996a3dd768bb8ab695aa850bb2d8d442e46"
+SOURCE_DIGEST = "0e0cf180bea4bf8d17bc8d3251c5cf63dce961d2f67cf8c12b02c576c4a1d289"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

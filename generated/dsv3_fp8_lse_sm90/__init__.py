@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "20cc04ecbd41e717db5c34245732f6ed201fab6dc90c6f21a39ccb656c101c47"
+SOURCE_DIGEST = "f12d957e5a40f25eb718f7a1ad723fa58e019af3021c172dc48261b7b98ce5f8"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "94617da7b7c745742ca731b3e38739f3e793c02ed5b9cbfa2dcabbd499785825"
+SOURCE_DIGEST = "5b9b065d0c3fd43b0897d1e6419f73713ae268e17e290c39e3d35a9037d8273c"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

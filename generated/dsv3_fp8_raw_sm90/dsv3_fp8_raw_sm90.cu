@@ -22,7 +22,7 @@
 
 // ---- plan of dsv3_fp8_raw_sm90 ----
 //
-// Shared memory, 223296 of 232448 bytes:
+// Shared memory, 223312 of 232448 bytes:
 //   offset  bytes  field          what, and while it is live
 //   0       49152  q_smem         live per consumer from q_full to q_empty
 //   49152   73728  kv_smem        live per stage from k_full to k_empty
@@ -31,9 +31,9 @@
 //   172032  768    q_scale_smem   live per consumer from q_full to the first block
 //   172800  1152   k_scale_smem   live per stage from k_full to k_empty, signalled after they were read
 //   173952  49152  o_master_smem  live the whole CTA; each word is used by one thread only
-//   223104  32     work_smem      live the whole CTA, written before the roles start
-//   223136  160    mbar_base      live the whole CTA
-//   223296         end            sizeof 224256
+//   223104  48     work_smem      live the whole CTA, written before the roles start
+//   223152  160    mbar_base      live the whole CTA
+//   223312         end            sizeof 224256
 //
 // Roles:
 //   role       warps  threads  registers  does
@@ -102,6 +102,12 @@ struct alignas(64) TensorMap {
 
 // Where a thread stands. PTX ISA, special registers.
 __device__ __forceinline__ u32 thread_index() { return threadIdx.x; }
+// The same, read anew: what is computed from it is not kept in a register over work that follows.
+__device__ __forceinline__ u32 thread_index_anew() {
+  u32 index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
 __device__ __forceinline__ u32 cta_index_x() { return blockIdx.x; }
 __device__ __forceinline__ u32 cta_index_y() { return blockIdx.y; }
 __device__ __forceinline__ u32 cta_index_z() { return blockIdx.z; }
@@ -471,6 +477,7 @@ constexpr u32 kNumConsumers = 3;  // consumer warpgroups
 constexpr u32 kRowsPerConsumer = 64;  // query rows of one consumer warpgroup
 constexpr u32 kLoadWarpEnd = 1;  // first warp after the load role
 constexpr u32 kTransposeWarpEnd = 4;  // first warp after the transpose role
+constexpr u32 kConsumerWarpBegin = 4;  // first warp of the consumers
 constexpr int kProducerRegisters = 32;  // per thread, after setmaxnreg
 constexpr int kConsumerRegisters = 160;  // per thread, after setmaxnreg
 constexpr u32 kTurnThreads = 256;  // the warpgroup whose turn it is and the one before it
@@ -550,6 +557,7 @@ constexpr float kLazySumLimit = 448.0f;  // of a thread's P in a block: the larg
 constexpr float kLazySumGoal = 64.0f;  // what an exact step brings that sum down to
 constexpr u32 kLiftSteps = 4;  // halvings that bring it there whatever the scores are
 constexpr i32 kFlushBlocks = 6;  // KV blocks after which O goes to its master
+constexpr i32 kMaskedBlocks = 2;  // of these, masked ones that come first, at most
 constexpr u32 kMasterVectorBytes = 16;  // 8 bf16 of O of one thread
 constexpr u32 kMasterVectorStride = 2048;  // bytes: 128 threads * kMasterVectorBytes
 constexpr u32 kMasterGroupBytes = 16384;  // bytes: 64 rows of O in bf16
@@ -612,7 +620,7 @@ struct alignas(1024) MLASmemStorage {
   alignas(16) u8 o_master_smem[49152];
   // Which rows and keys the CTA has, for the consumers, whose registers are full.
   // Live: the whole CTA, written before the roles start.
-  alignas(16) i32 work_smem[8];
+  alignas(16) i32 work_smem[12];
   // Transaction barriers, in the order of enum Mbarrier.
   // Live: the whole CTA.
   alignas(8) u64 mbar_base[20];
@@ -626,12 +634,12 @@ MLA_ASSERT_FIELD(MLASmemStorage, v_raw_smem, 147456, 24576);
 MLA_ASSERT_FIELD(MLASmemStorage, q_scale_smem, 172032, 768);
 MLA_ASSERT_FIELD(MLASmemStorage, k_scale_smem, 172800, 1152);
 MLA_ASSERT_FIELD(MLASmemStorage, o_master_smem, 173952, 49152);
-MLA_ASSERT_FIELD(MLASmemStorage, work_smem, 223104, 32);
-MLA_ASSERT_FIELD(MLASmemStorage, mbar_base, 223136, 160);
+MLA_ASSERT_FIELD(MLASmemStorage, work_smem, 223104, 48);
+MLA_ASSERT_FIELD(MLASmemStorage, mbar_base, 223152, 160);
 static_assert(MLASmemStorage::q_bytes == sizeof(MLASmemStorage::q_smem), "q_bytes");
 static_assert(MLASmemStorage::kv_bytes == sizeof(MLASmemStorage::kv_smem), "kv_bytes");
 static_assert(MLASmemStorage::q_scale_bytes == sizeof(MLASmemStorage::q_scale_smem), "q_scale_bytes");
-static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) + sizeof(MLASmemStorage::mbar_base) == 223296,
+static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) + sizeof(MLASmemStorage::mbar_base) == 223312,
               "bytes used of MLASmemStorage: regenerate");
 static_assert(sizeof(MLASmemStorage) == 224256 && alignof(MLASmemStorage) == 1024,
               "size of MLASmemStorage: regenerate");
@@ -719,7 +727,7 @@ struct WorkTile {
   i32 k_begin;  // first token of the sequence in the key tensors
   i32 q_len;
   i32 kv_len;
-  i32 row_begin;  // first query of this tile, counted in the sequence
+  i32 row_begin;  // first query of this tile, counted in the sequence; below 0 in the first tile
   i32 num_blocks;  // KV blocks that some row sees; 0: no row sees a key
 };
 
@@ -730,6 +738,9 @@ __device__ __forceinline__ i32 visible_keys(const WorkTile& tile, i32 row) {
   return keys < tile.kv_len ? keys : tile.kv_len;
 }
 
+// Whether a row of a tile is a query: the tiles end where the sequence does, the first one may begin before it.
+__device__ __forceinline__ bool is_query(i32 row) { return row >= 0; }
+
 // The KV blocks of `rows` consecutive rows of a tile; a block is counted from the first key of the sequence.
 struct RowBlocks {
   i32 visible;   // blocks that some row sees
@@ -737,9 +748,9 @@ struct RowBlocks {
 };
 
 __device__ __forceinline__ RowBlocks row_blocks(const WorkTile& tile, i32 first_row, i32 rows) {
-  const i32 end = first_row + rows < tile.q_len ? first_row + rows : tile.q_len;
+  const i32 end = first_row + rows;  // at most q_len: tiles end where the sequence does
   RowBlocks blocks{0, 0};
-  if (first_row >= end) return blocks;
+  if (end <= 0) return blocks;
   blocks.visible = (visible_keys(tile, end - 1) + kBlockN - 1) / kBlockN;
   // The block of the first row's last key counts as masked even where it is whole: every row that sees a key
   // then meets its first one in a masked block.
@@ -753,6 +764,11 @@ __device__ __forceinline__ bool next_head(WorkTile& tile) {
   tile.head += 1;
   tile.heads_left -= 1;
   return tile.heads_left > 0;
+}
+
+// The same for the rows of one consumer.
+__device__ __forceinline__ RowBlocks consumer_blocks(const WorkTile& tile, u32 consumer) {
+  return row_blocks(tile, tile.row_begin + (i32)(consumer * kRowsPerConsumer), kRowsPerConsumer);
 }
 
 // Fills the tile of this CTA; false where the CTA has no query at all.
@@ -769,7 +785,7 @@ __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) 
   const i32 runs_left = params.head_runs - group * kRunGroup;
   const i32 group_runs = runs_left < kRunGroup ? runs_left : kRunGroup;
   const i32 index_in_group = index - group * group_tiles;
-  const i32 query_tile = params.query_tiles - 1 - index_in_group / group_runs;
+  const i32 tiles_behind = index_in_group / group_runs;
   tile.head = (group * kRunGroup + index_in_group % group_runs) * params.run_heads;
   const i32 heads_ahead = params.heads - tile.head;
   tile.heads_left = params.run_heads < heads_ahead ? params.run_heads : heads_ahead;
@@ -778,45 +794,53 @@ __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) 
   tile.q_len = ld_global_i32(params.cu_seqlens_q + sequence + 1) - tile.q_begin;
   tile.k_begin = ld_global_i32(params.cu_seqlens_k + sequence);
   tile.kv_len = ld_global_i32(params.cu_seqlens_k + sequence + 1) - tile.k_begin;
-  tile.row_begin = query_tile * kBlockM;
-  if (tile.row_begin >= tile.q_len) return false;
+  // Tiles end where the sequence does: the one that is not full is the first, which a causal mask gives the
+  // fewest keys.
+  tile.row_begin = tile.q_len - (tiles_behind + 1) * kBlockM;
+  if (tile.row_begin + kBlockM <= 0) return false;
 
   tile.num_blocks = row_blocks(tile, tile.row_begin, kBlockM).visible;
   return true;
 }
 
-// One thread writes the tile down; a consumer reads it at the begin and at the end of a head.
+// One thread writes the tile down; consumers and the load warp read it at each head, and keep none of it.
 __device__ __forceinline__ void write_work_tile(const WorkTile& tile) {
-  st_shared_v4_u32(work_words(), (u32)tile.q_begin, (u32)tile.k_begin, (u32)tile.q_len, (u32)tile.kv_len);
-  st_shared_v4_u32(work_words() + 16, (u32)tile.row_begin, (u32)tile.num_blocks, 0, 0);
+  const u32 place = work_words();
+  st_shared_v4_u32(place, (u32)tile.head, (u32)tile.heads_left, (u32)tile.q_begin, (u32)tile.k_begin);
+  st_shared_v4_u32(place + 16, (u32)tile.q_len, (u32)tile.kv_len, (u32)tile.row_begin, (u32)tile.num_blocks);
 }
 
-__device__ __forceinline__ WorkTile read_work_tile(i32 head) {
+// The tile at the head that follows `done` others.
+__device__ __forceinline__ WorkTile read_work_tile(i32 done) {
+  const u32 place = work_words();
   u32 word[4];
   WorkTile tile;
-  tile.head = head;
-  ld_shared_v4_u32(work_words(), word);
-  tile.q_begin = (i32)word[0];
-  tile.k_begin = (i32)word[1];
-  tile.q_len = (i32)word[2];
-  tile.kv_len = (i32)word[3];
-  ld_shared_v4_u32(work_words() + 16, word);
-  tile.row_begin = (i32)word[0];
-  tile.num_blocks = (i32)word[1];
+  ld_shared_v4_u32(place, word);
+  tile.head = (i32)word[0] + done;
+  tile.heads_left = (i32)word[1] - done;
+  tile.q_begin = (i32)word[2];
+  tile.k_begin = (i32)word[3];
+  ld_shared_v4_u32(place + 16, word);
+  tile.q_len = (i32)word[0];
+  tile.kv_len = (i32)word[1];
+  tile.row_begin = (i32)word[2];
+  tile.num_blocks = (i32)word[3];
   return tile;
 }
 
 // ---- load warp ----
 
 // Scales go through the registers of the load warp, kCount / 32 to a lane: aligned to 4 bytes only and
-// of any stride, which bulk copies do not take. What lies beyond the sequence is 0 and is not read.
+// of any stride, which bulk copies do not take. Of `kCount` tokens those from `begin` up to `end` are of the
+// sequence; the others have 0 and are not read.
 template <u32 kCount>
 __device__ __forceinline__ void fetch_scales(float (&value)[kCount / 32], const float* scales, i64 stride,
-                                             i32 first_token, i32 valid_tokens, u32 lane) {
+                                             i32 first_token, i32 begin, i32 end, u32 lane) {
   const float* place = scales + ((i64)first_token + lane) * stride;
 #pragma unroll
   for (u32 i = 0; i < kCount / 32; ++i) {
-    value[i] = (i32)(i * 32 + lane) < valid_tokens ? ld_global_f32(place) : 0.0f;
+    const i32 token = (i32)(i * 32 + lane);
+    value[i] = token >= begin && token < end ? ld_global_f32(place) : 0.0f;
     place += 32 * stride;
   }
 }
@@ -885,7 +909,7 @@ __device__ __forceinline__ void load_row_scales(const Params& params, const Work
   const i32 first_row = tile.row_begin + (i32)(consumer * kRowsPerConsumer);
   float scale[kRowsPerConsumer / 32];
   fetch_scales<kRowsPerConsumer>(scale, params.q_scale, params.q_scale_token_stride,
-                                 tile.q_begin + first_row, tile.q_len - first_row, lane);
+                                 tile.q_begin + first_row, -first_row, (i32)kRowsPerConsumer, lane);
   const u32 place = q_scale_tile() + consumer * kRowsPerConsumer * (u32)sizeof(float);
 #pragma unroll
   for (u32 i = 0; i < kRowsPerConsumer / 32; ++i) {
@@ -896,20 +920,21 @@ __device__ __forceinline__ void load_row_scales(const Params& params, const Work
 
 // Waits on: k_empty, q_empty, v_raw_empty. Signals: q_full, k_full, v_raw_full: one lane, by its arrival
 // and the bytes of its copies; q_full and k_full a second time when the scales are there.
-__device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, i32 head,
-                                          i32 heads_left, u32 lane) {
+__device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, u32 lane) {
   const bool issues_copies = elect_sync();
   // The producer starts at phase 1: the parity before the first phase counts as complete, so the first pass
   // over a ring does not block.
   PipelineState<1> q{0, 1};
   PipelineState<kKStages> k{0, 1};
   PipelineState<kVRawStages> v{0, 1};
-  for (; heads_left > 0; ++head, --heads_left) {
-    const WorkTile tile = read_work_tile(head);
+  bool last_head = false;
+  for (i32 done = 0; !last_head; ++done) {
+    const WorkTile tile = read_work_tile(done);
+    last_head = tile.heads_left == 1;
     i32 block = tile.num_blocks - 1;
     float k_scale[kBlockN / 32];  // of the next block: fetched one step ahead, so that no wait for memory shows
     fetch_scales<kBlockN>(k_scale, params.k_scale, params.k_scale_token_stride,
-                          tile.k_begin + block * kBlockN, tile.kv_len - block * kBlockN, lane);
+                          tile.k_begin + block * kBlockN, 0, tile.kv_len - block * kBlockN, lane);
 
     // K runs one block ahead of V, in the order in which the consumers take them; Q comes behind the first K,
     // which then need not wait for the consumers to be through with the head before.
@@ -930,7 +955,7 @@ __device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& 
         const i32 first_token = (block - 1) * kBlockN;
         const i32 valid_tokens = block > 0 ? tile.kv_len - first_token : 0;
         fetch_scales<kBlockN>(k_scale, params.k_scale, params.k_scale_token_stride,
-                              tile.k_begin + first_token, valid_tokens, lane);
+                              tile.k_begin + first_token, 0, valid_tokens, lane);
         k.advance();
       }
       if (block + 1 < tile.num_blocks) {
@@ -1136,7 +1161,6 @@ struct SoftmaxRows {
   float offset[2];   // what is added to factor * S: the row's lift - factor * row_max
   float row_sum[2];  // this thread's part of the sum of exponentials, lifted like P
   float score_scale[2];  // what Q_nope * K_nope is multiplied by: q_scale
-  float sum_limit[2];  // largest sum of one block for which the old reference point still does
 };
 
 // Moves the reference point of both rows up to this block's S. What was summed so far has to follow by
@@ -1312,7 +1336,7 @@ __device__ __forceinline__ void online_softmax(float (&s)[kScoreRegs], float (&o
 // The same for a block without hidden keys, against the reference point that the rows have already. A
 // thread's sum over its columns bounds each of its P, so a sum within the limit proves that no P leaves its
 // type: then neither the maximum of this block nor a rescale of O is needed. S is kept, so that otherwise
-// (rarely) the whole warp does the exact step instead. Rows beyond the sequence have no say in that.
+// (rarely) the whole warp does the exact step instead. Rows that are no queries have no say in that.
 __device__ __forceinline__ void lazy_softmax(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
                                              u32 (&p)[kProbRegs], SoftmaxRows& rows, u32 o_master) {
   float sum[2] = {0.0f, 0.0f};
@@ -1327,7 +1351,7 @@ __device__ __forceinline__ void lazy_softmax(float (&s)[kScoreRegs], float (&o)[
     p[2 * i] = cvt_e4m3x4(e[0], e[1], e[4], e[5]);
     p[2 * i + 1] = cvt_e4m3x4(e[2], e[3], e[6], e[7]);
   }
-  if (vote_any(sum[0] > rows.sum_limit[0] || sum[1] > rows.sum_limit[1])) {
+  if (vote_any(sum[0] > kLazySumLimit || sum[1] > kLazySumLimit)) {
     online_softmax<true>(s, o, p, rows, o_master);
   } else {
     rows.row_sum[0] += sum[0];
@@ -1343,7 +1367,7 @@ __device__ __forceinline__ u8* output_row(const Params& params, const WorkTile& 
 }
 
 // Writes O. Tile i (8 columns) of a row lies in the four lanes of a quad, 4 bytes each; a 4x4
-// transpose inside the quad gives every lane 16 bytes of one tile. Rows beyond the sequence are not written.
+// transpose inside the quad gives every lane 16 bytes of one tile. Rows that are no queries are not written.
 __device__ __forceinline__ void store_output(const Params& params, const WorkTile& tile,
                                              const float (&o)[kOutputRegs], i32 first_row,
                                              u32 lane) {
@@ -1375,7 +1399,7 @@ __device__ __forceinline__ void store_output(const Params& params, const WorkTil
         word[i] = odd ? received : word[i];
       }
       u8* unit = destination + group * 64 + (lane % 4) * 16;
-      if (row < tile.q_len) st_global_v4_u32(unit, word[0], word[1], word[2], word[3]);
+      if (is_query(row)) st_global_v4_u32(unit, word[0], word[1], word[2], word[3]);
     }
   }
 }
@@ -1385,7 +1409,7 @@ __device__ __forceinline__ void store_empty_rows(const Params& params, const Wor
   for (u32 unit = thread_index(); unit < kBlockM * kOutRowUnits; unit += kNumThreads) {
     const i32 row = tile.row_begin + (i32)(unit / kOutRowUnits);
     u8* destination = output_row(params, tile, row) + unit % kOutRowUnits * 16;
-    if (row < tile.q_len) st_global_v4_u32(destination, 0, 0, 0, 0);
+    if (is_query(row)) st_global_v4_u32(destination, 0, 0, 0, 0);
   }
 }
 
@@ -1479,17 +1503,22 @@ __device__ __forceinline__ SoftmaxRows first_softmax_rows(const Params& params, 
     factor *= ld_shared_f32(q_scale_tile() + ((u32)row_in_tile + 8 * half) * (u32)sizeof(float));
     rows.score_scale[half] = factor;
     factor = params.scale_log2;
-    // Never 0: a hidden key's -inf * 0 would be NaN. NaN where a scale is NaN, or negative (not allowed).
-    const float safe_factor = factor >= 0.0f ? max_f32(factor, kSmallestFactor) : nan_f32();
+    // Never 0 for a query: a hidden key's -inf * 0 would be NaN. NaN where a scale is NaN, or negative (not
+    // allowed). Rows in front of the sequence hold the queries of others: with 0 these decide nothing.
+    float safe_factor = factor >= 0.0f ? max_f32(factor, kSmallestFactor) : nan_f32();
+    if (!is_query(tile.row_begin + row_in_tile + 8 * (i32)half)) safe_factor = 0.0f;
     rows.factor[half] = safe_factor;
     rows.row_max[half] = -infinity_f32();
     rows.offset[half] = 0.0f;
     rows.row_sum[half] = 0.0f;
-    // Rows beyond the sequence hold the queries of others: they must not make the warp take exact steps.
-    const i32 row = tile.row_begin + row_in_tile + 8 * (i32)half;
-    rows.sum_limit[half] = row < tile.q_len ? kLazySumLimit : infinity_f32();
   }
   return rows;
+}
+
+// The first of the two rows that a consumer thread has in the tile; the second is 8 further on.
+__device__ __forceinline__ u32 first_row_of_thread() {
+  const u32 thread = thread_index_anew() - kConsumerWarpBegin * 32;
+  return thread / 32 * 16 + thread % 32 / 4;
 }
 
 // Divides by the row sums and writes the rows of one head.
@@ -1514,9 +1543,8 @@ __device__ __forceinline__ void finish_rows(const Params& params, const WorkTile
 }
 
 // Waits on: q_full, k_full, v_full, its turn. Signals: q_empty, k_empty, v_empty, the next turn.
-__device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 first_head, i32 heads,
-                                                   u32 consumer, u32 warp_in_group, u32 lane) {
-  const i32 row_in_tile = (i32)(consumer * kRowsPerConsumer + warp_in_group * 16 + lane / 4);
+__device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 consumer, u32 warp_in_group,
+                                                   u32 lane) {
   Consumer self;
   self.index = consumer;
   self.lane = lane;
@@ -1525,14 +1553,14 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 fir
   PipelineState<kKStages> k{0, 0};
   PipelineState<kVStages> v{0, 0};
 #pragma unroll 1
-  for (i32 done = 0; done < heads; ++done) {
+  for (i32 done = 0;; ++done) {
     const u32 q_phase = (u32)done % 2;
-    const WorkTile tile = read_work_tile(first_head + done);
-    const i32 first_row = tile.row_begin + (i32)(consumer * kRowsPerConsumer);
-    const RowBlocks blocks = row_blocks(tile, first_row, kRowsPerConsumer);
+    const WorkTile tile = read_work_tile(done);
+    const RowBlocks blocks = consumer_blocks(tile, consumer);
+    const i32 row_in_tile = (i32)first_row_of_thread();
     self.visible[0] = visible_keys(tile, tile.row_begin + row_in_tile);
     self.visible[1] = visible_keys(tile, tile.row_begin + row_in_tile + 8);
-    self.last_head = done + 1 == heads;
+    self.last_head = tile.heads_left == 1;
     if (done == 0 && consumer + 1 == kNumConsumers && tile.num_blocks > 1) {
       bar_arrive(turn_barrier(0), kTurnThreads);
     }
@@ -1554,6 +1582,7 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 fir
     }
     if (blocks.visible == 0) {
       release_slot(q_empty(consumer), lane);
+      mbarrier_wait(v_full(v.stage), v.phase);
     } else {
       // Its highest block: there is no P yet. It is always masked, since the visible keys end in it.
       const bool has_turn = block + 1 < tile.num_blocks;
@@ -1572,18 +1601,17 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 fir
       finish_scores<true>(s, o, p, rows, self, block, k.stage);
       k.advance();
 
-      for (--block; block >= blocks.unmasked; --block) kv_step<true>(s, o, p, rows, k, v, self, block);
+      const i32 unmasked = consumer_blocks(read_work_tile(done), consumer).unmasked;
+      for (--block; block >= unmasked; --block) kv_step<true>(s, o, p, rows, k, v, self, block);
       // At most kFlushBlocks products P * V between two flushes; what is left at the end is added below.
-      for (i32 end = blocks.visible - kFlushBlocks; block >= 0; end -= kFlushBlocks) {
+      for (i32 end = block + 1 + kMaskedBlocks - kFlushBlocks; block >= 0; end -= kFlushBlocks) {
         for (; block >= end && block >= 0; --block) kv_step<false>(s, o, p, rows, k, v, self, block);
         const float keep[2] = {1.0f, 1.0f};
         if (block < end) flush_output(o, self.o_master, keep);
       }
-    }
 
-    // P * V of block 0, outside the turns.
-    mbarrier_wait(v_full(v.stage), v.phase);
-    if (blocks.visible > 0) {
+      // P * V of block 0, outside the turns.
+      mbarrier_wait(v_full(v.stage), v.phase);
       wgmma_fence();
       issue_pv(o, p, v.stage);
       wgmma_commit_group();
@@ -1592,7 +1620,9 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 fir
     release_slot(v_empty(v.stage), lane);
     v.advance();
     add_master(o, self.o_master);
-    finish_rows(params, read_work_tile(first_head + done), o, rows, row_in_tile, lane);
+    const WorkTile finished = read_work_tile(done);
+    finish_rows(params, finished, o, rows, (i32)first_row_of_thread(), lane);
+    if (finished.heads_left == 1) return;
   }
 }
 
@@ -1668,11 +1698,11 @@ dsv3_fp8_raw_sm90(
   const Role role = role_of(warp);
   if (role == Role::consumer) {
     setmaxnreg_inc<kConsumerRegisters>();
-    consumer_warpgroup(params, tile.head, tile.heads_left, warp / 4 - 1, warp % 4, lane);
+    consumer_warpgroup(params, warp / 4 - 1, warp % 4, lane);
   } else {
     setmaxnreg_dec<kProducerRegisters>();
     if (role == Role::load) {
-      load_warp(maps, params, tile.head, tile.heads_left, lane);
+      load_warp(maps, params, lane);
     } else {
       const u32 warp_in_role = warp - kLoadWarpEnd;
       static_assert(kTransposeWarps == 3, "one call for each");

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "716ab0af250dee15396ae8e235df572bcdd9a746b79598a02e73f3c2496e8059"
+SOURCE_DIGEST = "321ce0cac6269f1123c3ffba9abe2eca3a8658c60432931b93da4c3494ddbe37"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

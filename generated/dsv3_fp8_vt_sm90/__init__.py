@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "c1ea5e7495dc8aeaf6229114e6c57e5fb21074d99a71775f0d6951d38d021004"
+SOURCE_DIGEST = "d8e5264f20559c8a68d3031ad0d0a082010e17cf9132956b832a378723c734f4"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "d401b340a0c356b37e685e0fd1cd889b322e62374302795835dd8bca70db7758"
+SOURCE_DIGEST = "f65aeb60d4414e5d618536e272eaaae7d65d9d7f9c0604a84834b9aaa6aa76e2"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -20,14 +20,14 @@
 
 // ---- plan of glm_bf16_sm90 ----
 //
-// Shared memory, 229512 of 232448 bytes:
+// Shared memory, 229528 of 232448 bytes:
 //   offset  bytes  field      what, and while it is live
 //   0       65536  q_smem     live per consumer from q_full to q_empty
 //   65536   81920  kv_smem    live per stage from k_full to k_empty
 //   147456  81920  v_smem     live per stage from v_full to v_empty
-//   229376  32     work_smem  live the whole CTA, written before the roles start
-//   229408  104    mbar_base  live the whole CTA
-//   229512         end        sizeof 230400
+//   229376  48     work_smem  live the whole CTA, written before the roles start
+//   229424  104    mbar_base  live the whole CTA
+//   229528         end        sizeof 230400
 //
 // Roles:
 //   role      warps  threads  registers  does
@@ -94,6 +94,12 @@ struct alignas(64) TensorMap {
 
 // Where a thread stands. PTX ISA, special registers.
 __device__ __forceinline__ u32 thread_index() { return threadIdx.x; }
+// The same, read anew: what is computed from it is not kept in a register over work that follows.
+__device__ __forceinline__ u32 thread_index_anew() {
+  u32 index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
 __device__ __forceinline__ u32 cta_index_x() { return blockIdx.x; }
 __device__ __forceinline__ u32 cta_index_y() { return blockIdx.y; }
 __device__ __forceinline__ u32 cta_index_z() { return blockIdx.z; }
@@ -382,6 +388,7 @@ constexpr u32 kRowsPerConsumer = 64;  // query rows of one consumer warpgroup
 constexpr u32 kLoadWarpEnd = 1;  // first warp after the load role
 constexpr u32 kTailWarpEnd = 2;  // first warp after the tail role
 constexpr u32 kIdleWarpEnd = 4;  // first warp after the idle role
+constexpr u32 kConsumerWarpBegin = 4;  // first warp of the consumers
 constexpr int kProducerRegisters = 24;  // per thread, after setmaxnreg
 constexpr int kConsumerRegisters = 240;  // per thread, after setmaxnreg
 constexpr u32 kTurnThreads = 256;  // the warpgroup whose turn it is and the one before it
@@ -481,7 +488,7 @@ struct alignas(1024) MLASmemStorage {
   alignas(1024) u8 v_smem[81920];
   // Which rows and keys the CTA has, for the consumers, whose registers are full.
   // Live: the whole CTA, written before the roles start.
-  alignas(16) i32 work_smem[8];
+  alignas(16) i32 work_smem[12];
   // Transaction barriers, in the order of enum Mbarrier.
   // Live: the whole CTA.
   alignas(8) u64 mbar_base[13];
@@ -491,11 +498,11 @@ struct alignas(1024) MLASmemStorage {
 MLA_ASSERT_FIELD(MLASmemStorage, q_smem, 0, 65536);
 MLA_ASSERT_FIELD(MLASmemStorage, kv_smem, 65536, 81920);
 MLA_ASSERT_FIELD(MLASmemStorage, v_smem, 147456, 81920);
-MLA_ASSERT_FIELD(MLASmemStorage, work_smem, 229376, 32);
-MLA_ASSERT_FIELD(MLASmemStorage, mbar_base, 229408, 104);
+MLA_ASSERT_FIELD(MLASmemStorage, work_smem, 229376, 48);
+MLA_ASSERT_FIELD(MLASmemStorage, mbar_base, 229424, 104);
 static_assert(MLASmemStorage::q_bytes == sizeof(MLASmemStorage::q_smem), "q_bytes");
 static_assert(MLASmemStorage::kv_bytes == sizeof(MLASmemStorage::kv_smem), "kv_bytes");
-static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) + sizeof(MLASmemStorage::mbar_base) == 229512,
+static_assert(MLA_OFFSETOF(MLASmemStorage, mbar_base) + sizeof(MLASmemStorage::mbar_base) == 229528,
               "bytes used of MLASmemStorage: regenerate");
 static_assert(sizeof(MLASmemStorage) == 230400 && alignof(MLASmemStorage) == 1024,
               "size of MLASmemStorage: regenerate");
@@ -564,7 +571,7 @@ struct WorkTile {
   i32 k_begin;  // first token of the sequence in the key tensors
   i32 q_len;
   i32 kv_len;
-  i32 row_begin;  // first query of this tile, counted in the sequence
+  i32 row_begin;  // first query of this tile, counted in the sequence; below 0 in the first tile
   i32 num_blocks;  // KV blocks that some row sees; 0: no row sees a key
 };
 
@@ -575,6 +582,9 @@ __device__ __forceinline__ i32 visible_keys(const WorkTile& tile, i32 row) {
   return keys < tile.kv_len ? keys : tile.kv_len;
 }
 
+// Whether a row of a tile is a query: the tiles end where the sequence does, the first one may begin before it.
+__device__ __forceinline__ bool is_query(i32 row) { return row >= 0; }
+
 // The KV blocks of `rows` consecutive rows of a tile; a block is counted from the first key of the sequence.
 struct RowBlocks {
   i32 visible;   // blocks that some row sees
@@ -582,9 +592,9 @@ struct RowBlocks {
 };
 
 __device__ __forceinline__ RowBlocks row_blocks(const WorkTile& tile, i32 first_row, i32 rows) {
-  const i32 end = first_row + rows < tile.q_len ? first_row + rows : tile.q_len;
+  const i32 end = first_row + rows;  // at most q_len: tiles end where the sequence does
   RowBlocks blocks{0, 0};
-  if (first_row >= end) return blocks;
+  if (end <= 0) return blocks;
   blocks.visible = (visible_keys(tile, end - 1) + kBlockN - 1) / kBlockN;
   // The block of the first row's last key counts as masked even where it is whole: every row that sees a key
   // then meets its first one in a masked block.
@@ -598,6 +608,11 @@ __device__ __forceinline__ bool next_head(WorkTile& tile) {
   tile.head += 1;
   tile.heads_left -= 1;
   return tile.heads_left > 0;
+}
+
+// The same for the rows of one consumer.
+__device__ __forceinline__ RowBlocks consumer_blocks(const WorkTile& tile, u32 consumer) {
+  return row_blocks(tile, tile.row_begin + (i32)(consumer * kRowsPerConsumer), kRowsPerConsumer);
 }
 
 // Fills the tile of this CTA; false where the CTA has no query at all.
@@ -614,7 +629,7 @@ __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) 
   const i32 runs_left = params.head_runs - group * kRunGroup;
   const i32 group_runs = runs_left < kRunGroup ? runs_left : kRunGroup;
   const i32 index_in_group = index - group * group_tiles;
-  const i32 query_tile = params.query_tiles - 1 - index_in_group / group_runs;
+  const i32 tiles_behind = index_in_group / group_runs;
   tile.head = (group * kRunGroup + index_in_group % group_runs) * params.run_heads;
   const i32 heads_ahead = params.heads - tile.head;
   tile.heads_left = params.run_heads < heads_ahead ? params.run_heads : heads_ahead;
@@ -623,31 +638,37 @@ __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) 
   tile.q_len = ld_global_i32(params.cu_seqlens_q + sequence + 1) - tile.q_begin;
   tile.k_begin = ld_global_i32(params.cu_seqlens_k + sequence);
   tile.kv_len = ld_global_i32(params.cu_seqlens_k + sequence + 1) - tile.k_begin;
-  tile.row_begin = query_tile * kBlockM;
-  if (tile.row_begin >= tile.q_len) return false;
+  // Tiles end where the sequence does: the one that is not full is the first, which a causal mask gives the
+  // fewest keys.
+  tile.row_begin = tile.q_len - (tiles_behind + 1) * kBlockM;
+  if (tile.row_begin + kBlockM <= 0) return false;
 
   tile.num_blocks = row_blocks(tile, tile.row_begin, kBlockM).visible;
   return true;
 }
 
-// One thread writes the tile down; a consumer reads it at the begin and at the end of a head.
+// One thread writes the tile down; consumers and the load warp read it at each head, and keep none of it.
 __device__ __forceinline__ void write_work_tile(const WorkTile& tile) {
-  st_shared_v4_u32(work_words(), (u32)tile.q_begin, (u32)tile.k_begin, (u32)tile.q_len, (u32)tile.kv_len);
-  st_shared_v4_u32(work_words() + 16, (u32)tile.row_begin, (u32)tile.num_blocks, 0, 0);
+  const u32 place = work_words();
+  st_shared_v4_u32(place, (u32)tile.head, (u32)tile.heads_left, (u32)tile.q_begin, (u32)tile.k_begin);
+  st_shared_v4_u32(place + 16, (u32)tile.q_len, (u32)tile.kv_len, (u32)tile.row_begin, (u32)tile.num_blocks);
 }
 
-__device__ __forceinline__ WorkTile read_work_tile(i32 head) {
+// The tile at the head that follows `done` others.
+__device__ __forceinline__ WorkTile read_work_tile(i32 done) {
+  const u32 place = work_words();
   u32 word[4];
   WorkTile tile;
-  tile.head = head;
-  ld_shared_v4_u32(work_words(), word);
-  tile.q_begin = (i32)word[0];
-  tile.k_begin = (i32)word[1];
-  tile.q_len = (i32)word[2];
-  tile.kv_len = (i32)word[3];
-  ld_shared_v4_u32(work_words() + 16, word);
-  tile.row_begin = (i32)word[0];
-  tile.num_blocks = (i32)word[1];
+  ld_shared_v4_u32(place, word);
+  tile.head = (i32)word[0] + done;
+  tile.heads_left = (i32)word[1] - done;
+  tile.q_begin = (i32)word[2];
+  tile.k_begin = (i32)word[3];
+  ld_shared_v4_u32(place + 16, word);
+  tile.q_len = (i32)word[0];
+  tile.kv_len = (i32)word[1];
+  tile.row_begin = (i32)word[2];
+  tile.num_blocks = (i32)word[3];
   return tile;
 }
 
@@ -696,16 +717,17 @@ __device__ __forceinline__ void load_v_block(const TensorMaps& maps, const Param
 
 // Waits on: k_empty, q_empty, v_empty. Signals: q_full, k_full, v_full: one lane, by its arrival
 // and the bytes of its copies.
-__device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, i32 head,
-                                          i32 heads_left, u32 lane) {
+__device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, u32 lane) {
   const bool issues_copies = elect_sync();
   // The producer starts at phase 1: the parity before the first phase counts as complete, so the first pass
   // over a ring does not block.
   PipelineState<1> q{0, 1};
   PipelineState<kKStages> k{0, 1};
   PipelineState<kVStages> v{0, 1};
-  for (; heads_left > 0; ++head, --heads_left) {
-    const WorkTile tile = read_work_tile(head);
+  bool last_head = false;
+  for (i32 done = 0; !last_head; ++done) {
+    const WorkTile tile = read_work_tile(done);
+    last_head = tile.heads_left == 1;
     i32 block = tile.num_blocks - 1;
 
     // K runs one block ahead of V, in the order in which the consumers take them; Q comes behind the first K,
@@ -924,7 +946,7 @@ __device__ __forceinline__ u8* output_row(const Params& params, const WorkTile& 
 }
 
 // Writes O. Tile i (8 columns) of a row lies in the four lanes of a quad, 4 bytes each; a 4x4
-// transpose inside the quad gives every lane 16 bytes of one tile. Rows beyond the sequence are not written.
+// transpose inside the quad gives every lane 16 bytes of one tile. Rows that are no queries are not written.
 __device__ __forceinline__ void store_output(const Params& params, const WorkTile& tile,
                                              const float (&o)[kOutputRegs], i32 first_row,
                                              u32 lane) {
@@ -956,7 +978,7 @@ __device__ __forceinline__ void store_output(const Params& params, const WorkTil
         word[i] = odd ? received : word[i];
       }
       u8* unit = destination + group * 64 + (lane % 4) * 16;
-      if (row < tile.q_len) st_global_v4_u32(unit, word[0], word[1], word[2], word[3]);
+      if (is_query(row)) st_global_v4_u32(unit, word[0], word[1], word[2], word[3]);
     }
   }
 }
@@ -966,7 +988,7 @@ __device__ __forceinline__ void store_empty_rows(const Params& params, const Wor
   for (u32 unit = thread_index(); unit < kBlockM * kOutRowUnits; unit += kNumThreads) {
     const i32 row = tile.row_begin + (i32)(unit / kOutRowUnits);
     u8* destination = output_row(params, tile, row) + unit % kOutRowUnits * 16;
-    if (row < tile.q_len) st_global_v4_u32(destination, 0, 0, 0, 0);
+    if (is_query(row)) st_global_v4_u32(destination, 0, 0, 0, 0);
   }
 }
 
@@ -1070,14 +1092,22 @@ __device__ __forceinline__ SoftmaxRows first_softmax_rows(const Params& params, 
 #pragma unroll
   for (u32 half = 0; half < 2; ++half) {
     float factor = params.scale_log2;
-    // Never 0: a hidden key's -inf * 0 would be NaN. NaN where a scale is NaN, or negative (not allowed).
-    const float safe_factor = factor >= 0.0f ? max_f32(factor, kSmallestFactor) : nan_f32();
+    // Never 0 for a query: a hidden key's -inf * 0 would be NaN. NaN where a scale is NaN, or negative (not
+    // allowed). Rows in front of the sequence hold the queries of others: with 0 these decide nothing.
+    float safe_factor = factor >= 0.0f ? max_f32(factor, kSmallestFactor) : nan_f32();
+    if (!is_query(tile.row_begin + row_in_tile + 8 * (i32)half)) safe_factor = 0.0f;
     rows.factor[half] = safe_factor;
     rows.row_max[half] = -infinity_f32();
     rows.offset[half] = 0.0f;
     rows.row_sum[half] = 0.0f;
   }
   return rows;
+}
+
+// The first of the two rows that a consumer thread has in the tile; the second is 8 further on.
+__device__ __forceinline__ u32 first_row_of_thread() {
+  const u32 thread = thread_index_anew() - kConsumerWarpBegin * 32;
+  return thread / 32 * 16 + thread % 32 / 4;
 }
 
 // Divides by the row sums and writes the rows of one head.
@@ -1102,9 +1132,8 @@ __device__ __forceinline__ void finish_rows(const Params& params, const WorkTile
 }
 
 // Waits on: q_full, k_full, v_full, v_tail_cleared, its turn. Signals: q_empty, k_empty, v_empty, the next turn.
-__device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 first_head, i32 heads,
-                                                   u32 consumer, u32 warp_in_group, u32 lane) {
-  const i32 row_in_tile = (i32)(consumer * kRowsPerConsumer + warp_in_group * 16 + lane / 4);
+__device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 consumer, u32 warp_in_group,
+                                                   u32 lane) {
   Consumer self;
   self.index = consumer;
   self.lane = lane;
@@ -1112,14 +1141,14 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 fir
   PipelineState<kKStages> k{0, 0};
   PipelineState<kVStages> v{0, 0};
 #pragma unroll 1
-  for (i32 done = 0; done < heads; ++done) {
+  for (i32 done = 0;; ++done) {
     const u32 q_phase = (u32)done % 2;
-    const WorkTile tile = read_work_tile(first_head + done);
-    const i32 first_row = tile.row_begin + (i32)(consumer * kRowsPerConsumer);
-    const RowBlocks blocks = row_blocks(tile, first_row, kRowsPerConsumer);
+    const WorkTile tile = read_work_tile(done);
+    const RowBlocks blocks = consumer_blocks(tile, consumer);
+    const i32 row_in_tile = (i32)first_row_of_thread();
     self.visible[0] = visible_keys(tile, tile.row_begin + row_in_tile);
     self.visible[1] = visible_keys(tile, tile.row_begin + row_in_tile + 8);
-    self.last_head = done + 1 == heads;
+    self.last_head = tile.heads_left == 1;
     if (done == 0 && consumer + 1 == kNumConsumers && tile.num_blocks > 1) {
       bar_arrive(turn_barrier(0), kTurnThreads);
     }
@@ -1141,6 +1170,7 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 fir
     if (blocks.visible == 0) {
       if (has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);
       release_slot(q_empty(consumer), lane);
+      mbarrier_wait(v_full(v.stage), v.phase);
     } else {
       // Its highest block: there is no P yet. It is always masked, since the visible keys end in it.
       const bool has_turn = block + 1 < tile.num_blocks;
@@ -1160,13 +1190,12 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 fir
       finish_scores<true>(s, o, p, rows, self, block, k.stage);
       k.advance();
 
-      for (--block; block >= blocks.unmasked; --block) kv_step<true>(s, o, p, rows, k, v, self, block);
+      const i32 unmasked = consumer_blocks(read_work_tile(done), consumer).unmasked;
+      for (--block; block >= unmasked; --block) kv_step<true>(s, o, p, rows, k, v, self, block);
       for (; block >= 0; --block) kv_step<false>(s, o, p, rows, k, v, self, block);
-    }
 
-    // P * V of block 0, outside the turns.
-    mbarrier_wait(v_full(v.stage), v.phase);
-    if (blocks.visible > 0) {
+      // P * V of block 0, outside the turns.
+      mbarrier_wait(v_full(v.stage), v.phase);
       wgmma_fence();
       issue_pv(o, p, v.stage);
       wgmma_commit_group();
@@ -1174,7 +1203,9 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 fir
     }
     release_slot(v_empty(v.stage), lane);
     v.advance();
-    finish_rows(params, read_work_tile(first_head + done), o, rows, row_in_tile, lane);
+    const WorkTile finished = read_work_tile(done);
+    finish_rows(params, finished, o, rows, (i32)first_row_of_thread(), lane);
+    if (finished.heads_left == 1) return;
   }
 }
 
@@ -1251,11 +1282,11 @@ glm_bf16_sm90(
   const Role role = role_of(warp);
   if (role == Role::consumer) {
     setmaxnreg_inc<kConsumerRegisters>();
-    consumer_warpgroup(params, tile.head, tile.heads_left, warp / 4 - 1, warp % 4, lane);
+    consumer_warpgroup(params, warp / 4 - 1, warp % 4, lane);
   } else {
     setmaxnreg_dec<kProducerRegisters>();
     if (role == Role::load) {
-      load_warp(maps, params, tile.head, tile.heads_left, lane);
+      load_warp(maps, params, lane);
     } else if (role == Role::tail) {
       tail_warp(tile, lane);
     }

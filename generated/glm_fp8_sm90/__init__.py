@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "d5ac8ba922bbc26b0eeb599434758f652968b6a88a022693c9ae1cd57c6d6d35"
+SOURCE_DIGEST = "0c63104a42dcf2cc07a3e481a95ed82072bf645b5790dd5b44c0e68af1c0bfad"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

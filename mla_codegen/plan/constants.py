@@ -109,6 +109,7 @@ def _threads(tiles: Tiles, registers: Registers, roles: tuple[Role, ...]) -> Con
         ("u32", "kNumConsumers", tiles.consumers, "consumer warpgroups"),
         ("u32", "kRowsPerConsumer", tiles.block_m // tiles.consumers, "query rows of one consumer warpgroup"),
         *ends,
+        ("u32", "kConsumerWarpBegin", WARPS_PER_WARPGROUP, "first warp of the consumers"),
         ("int", "kProducerRegisters", registers.producer, "per thread, after setmaxnreg"),
         ("int", "kConsumerRegisters", registers.consumer, "per thread, after setmaxnreg"),
         ("u32", "kTurnThreads", 256, "the warpgroup whose turn it is and the one before it"),
@@ -306,6 +307,7 @@ def _lazy_numbers(tiles: Tiles) -> list[tuple[str, str, object, str]]:
         ("float", "kLazySumGoal", f"{LAZY_SUM_GOAL}.0f", "what an exact step brings that sum down to"),
         ("u32", "kLiftSteps", tiles.lift_steps, "halvings that bring it there whatever the scores are"),
         ("i32", "kFlushBlocks", tiles.flush_blocks, "KV blocks after which O goes to its master"),
+        ("i32", "kMaskedBlocks", tiles.masked_blocks, "of these, masked ones that come first, at most"),
     ]
 
 

@@ -17,8 +17,8 @@ SCALE_ALIGN_BYTES = 16
 """Alignment of the scales: four at a time are read, and stages stay aligned for any block_n."""
 _F32 = 4
 _MBARRIER = 8
-WORK_TILE_WORDS = 8
-"""Of WorkTile, what its consumers read: two vectors."""
+WORK_TILE_WORDS = 12
+"""Members of WorkTile that do not follow from others, up to three vectors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

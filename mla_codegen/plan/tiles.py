@@ -256,6 +256,12 @@ class Tiles:
         return self.asked_flush_blocks or FLUSH_KEYS // self.block_n
 
     @property
+    def masked_blocks(self) -> int:
+        """KV blocks of a warpgroup that count as masked, at most: the last keys of 64 rows lie in 64 successive
+        keys, and these in so many blocks."""
+        return (WGMMA_ROWS + self.block_n - 2) // self.block_n + 1
+
+    @property
     def lift_log2(self) -> float:
         """P is multiplied by 2 to this. e4m3 reaches 448: 2^8 where each P is at most 1.
 
