@@ -166,7 +166,7 @@ def _part(
         steps=steps,
         thread_units=thread_units,
         rows_per_cta=THREADS // lanes * steps,
-        segments=tuple(_segment(facts, prefix, name, stores=stores) for name in names),
+        segments=tuple(_segment(facts, prefix, name, stores=stores, last=names[-1]) for name in names),
         scales=scales,
         token_scales=token_scales,
         targets=targets,
@@ -218,7 +218,7 @@ def _scale(facts: TensorFacts, segment: str) -> ScaleStep:
     )
 
 
-def _segment(facts: TensorFacts, prefix: str, name: str, *, stores: bool) -> Segment:
+def _segment(facts: TensorFacts, prefix: str, name: str, *, stores: bool, last: str) -> Segment:
     stem = name.rpartition("_")[2].title()
     tensor = name[0]
     is_divided = _is_prescaled(facts, tensor) if name == "q_rope" else _form(facts, name) != "none"
@@ -230,6 +230,7 @@ def _segment(facts: TensorFacts, prefix: str, name: str, *, stores: bool) -> Seg
         row_bytes={"q_rope": "kRopeRowBytes", "v": "kVDepth"}.get(name, "kNopeDepth"),
         store=("store_halves" if halves else "store_e4m3") if stores else "",
         divisor=f"{tensor}_by" if is_divided else "",
+        after=") {" if name == last else ",",
     )
 
 

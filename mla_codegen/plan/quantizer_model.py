@@ -17,7 +17,7 @@ class Segment:
     """A part of each row that becomes a tensor of its own: names of its constants, and how it is stored.
 
     `store` is the function that stores it, empty where it is only looked at; `divisor` what it divides by,
-    empty where that is nothing.
+    empty where that is nothing; `after` what follows it in a list of parameters.
     """
 
     name: str
@@ -26,6 +26,7 @@ class Segment:
     row_bytes: str
     store: str
     divisor: str
+    after: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
