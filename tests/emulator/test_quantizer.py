@@ -125,3 +125,149 @@ def test_all_forms_of_scales(form: str) -> None:
     k_form = "token" if form in ("head", "token_head") else form
     spec = make_spec(scales_q=form, scales_k=k_form, scales_v=form)
     assert_twins(spec, inputs_of(spec, q_tokens=3, lens=(5,), heads=3), (5,))
+
+
+@pytest.mark.parametrize("rope", ["raw", "prescaled"])
+@pytest.mark.parametrize("rope_dtype", ["bf16", "f16", "e4m3"])
+@pytest.mark.parametrize("form", ["tensor", "token", "none"])
+def test_rope_of_all_dtypes(form: str, rope_dtype: str, rope: str) -> None:
+    spec = make_spec(
+        scales_q="token_head", scales_k=form, scales_rope=rope, dtypes_rope_gmem=rope_dtype, dtypes_rope_mma=rope_dtype
+    )
+    assert_twins(spec, inputs_of(spec, q_tokens=4, lens=(3, 2), heads=2), (3, 2))
+
+
+@pytest.mark.parametrize("form", ["tensor", "head", "token"])
+def test_large_rope_raises_scales(form: str) -> None:
+    """Rope of e4m3 many times as large as nope: the scale is the rope's."""
+    spec = make_spec(
+        scales_q=form, scales_k="token", dtypes_rope_gmem="e4m3", dtypes_rope_mma="e4m3", scales_v="head"
+    )
+    inputs = inputs_of(spec, q_tokens=3, lens=(4,), heads=2)
+    inputs["q"][..., 128:] = inputs["q"][..., 128:] * 2.0**20
+    inputs["k_rope"][...] = inputs["k_rope"] * 2.0**20
+    result = assert_twins(spec, inputs, (4,))
+    largest = np.abs(inputs["q"][..., :128].astype(np.float32)).max() / 448
+    assert (result.outputs["q_scale"] > 100 * largest).any()
+
+
+@pytest.mark.parametrize("form", ["head", "token_head"])
+def test_scales_of_k_per_head_with_raw_rope(form: str) -> None:
+    spec = make_spec(scales_q=form, scales_k=form, scales_v="tensor", scales_rope="raw", heads_group=2)
+    assert_twins(spec, inputs_of(spec, q_tokens=2, lens=(3, 3), heads=4), (3, 3))
+
+
+@pytest.mark.parametrize("tiny", [2.0**-133, 2.0**-120, 2.0**-70, 2.0**100])
+def test_numbers_at_the_ends_of_the_range(tiny: float) -> None:
+    """Scales at their floor, just lifted, and larger than the reciprocal of any subnormal."""
+    spec = make_spec(scales_q="token_head", scales_v="token")
+    inputs = inputs_of(spec, q_tokens=3, lens=(4,), heads=2)
+    for name, array in inputs.items():
+        with np.errstate(under="ignore"):
+            inputs[name] = aligned((array.astype(np.float64) * tiny).astype(np.float32).astype(BF16))
+    assert_twins(spec, inputs, (4,))
+
+
+def test_f16_inputs() -> None:
+    spec = make_spec(scales_v="token_head", dtypes_rope_gmem="f16", dtypes_rope_mma="f16")
+    assert_twins(spec, inputs_of(spec, q_tokens=3, lens=(5,), heads=3, dtype=np.float16), (5,))
+
+
+def test_f16_rope_saturates() -> None:
+    spec = make_spec(scales_rope="raw", dtypes_rope_gmem="f16", dtypes_rope_mma="f16")
+    inputs = inputs_of(spec, q_tokens=2, lens=(3,), heads=2)
+    inputs["k_rope"][0, :3] = (3e38, -1e5, 65520)
+    assert_twins(spec, inputs, (3,))
+
+
+@pytest.mark.parametrize(
+    ("nope", "rope", "v"), [(192, 64, 256), (16, 16, 16), (48, 16, 80), (64, 0, 64), (256, 128, 240)]
+)
+def test_other_dimensions(nope: int, rope: int, v: int) -> None:
+    for layout in ("rows", "transposed"):
+        spec = make_spec(dims_nope=nope, dims_rope=rope, dims_v=v, scales_v="token", layout_v=layout)
+        assert_twins(spec, inputs_of(spec, q_tokens=3, lens=(4, 1), heads=2), (4, 1))
+
+
+@pytest.mark.parametrize("form", ["token", "head", "token_head"])
+def test_more_heads_than_a_cta_keeps(form: str) -> None:
+    """200 heads: rows are read twice where a token has one scale."""
+    spec = make_spec(
+        scales_q=form, scales_k="token", scales_v=form, dims_nope=32, dims_rope=32, dims_v=32
+    )
+    assert_twins(spec, inputs_of(spec, q_tokens=2, lens=(2,), heads=600), (2,))
+
+
+@pytest.mark.parametrize("heads", [1, 7, 100, 128])
+def test_several_tokens_in_a_cta(heads: int) -> None:
+    """One head: 128 tokens in a CTA, the last one with fewer."""
+    spec = make_spec(dims_nope=32, dims_rope=16, dims_v=16, scales_v="token")
+    tokens = 2 * (128 // heads) + 3
+    assert_twins(spec, inputs_of(spec, q_tokens=tokens, lens=(tokens + 1,), heads=heads), (tokens + 1,))
+
+
+@pytest.mark.parametrize("lens", [(5, 17, 17), (16, 32), (1, 15, 0, 31, 33), (0, 3, 0), (130,)])
+@pytest.mark.parametrize("form", ["none", "token"])
+def test_transposed_v_of_ragged_keys(form: str, lens: tuple[int, ...]) -> None:
+    spec = make_spec(scales_v=form, layout_v="transposed", dims_nope=32, dims_rope=16)
+    assert_twins(spec, inputs_of(spec, q_tokens=3, lens=lens, heads=2), lens)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_transposed_v_with_tokens_behind_the_last_sequence(form: str) -> None:
+    spec = make_spec(scales_v=form, layout_v="transposed", heads_group=2, dims_nope=32, dims_rope=16)
+    assert_twins(spec, inputs_of(spec, q_tokens=3, lens=(20, 3), heads=6, behind=19), (20, 3))
+
+
+@pytest.mark.parametrize("v_layout", ["rows", "transposed"])
+@pytest.mark.parametrize("form", FORMS)
+def test_dense_layouts(form: str, v_layout: str) -> None:
+    k_form = "token" if form in ("head", "token_head") else form
+    spec = make_spec(
+        scales_q=form, scales_k=k_form, scales_v=form, layout_q="dense", layout_kv="dense", layout_v=v_layout
+    )
+    assert_twins(spec, inputs_of(spec, q_tokens=3, lens=(18, 18), heads=2), (18, 18))
+
+
+@pytest.mark.parametrize("layout", ["ragged", "dense"])
+def test_strides_of_the_inputs(layout: str) -> None:
+    """Every second token, heads that lie apart, rope inside a longer row."""
+    spec = make_spec(layout_q=layout, layout_kv=layout, scales_q="token_head")
+    lens = (4, 4)
+    inputs = inputs_of(spec, q_tokens=4, lens=lens, heads=2)
+    views = {}
+    for name, array in inputs.items():
+        padding = [(0, 0), *[(1, 2)] * (array.ndim - 2), (8, 16)]
+        if layout == "ragged":
+            padding[0] = (0, array.shape[0])
+        padded = aligned(np.pad(array.astype(np.float32), padding).astype(BF16))
+        cut = tuple(slice(low, low + extent) for (low, _), extent in zip(padding, array.shape, strict=True))
+        views[name] = padded[cut]
+        assert not views[name].flags.c_contiguous and (views[name] == array).all()
+    assert_twins(spec, views, lens)
+
+
+@pytest.mark.parametrize("policy", [0, 1, 2])
+def test_results_do_not_depend_on_the_schedule(policy: int) -> None:
+    spec = make_spec(scales_q="head", scales_v="tensor", layout_v="transposed", dims_nope=32, dims_rope=16)
+    assert_twins(spec, inputs_of(spec, q_tokens=9, lens=(40,), heads=5), (40,), seed=policy + 3, policy=policy)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "kind"),
+    [
+        ("  cta_sync();\n#pragma unroll 1\n  for (u32 index = warp;", "#pragma unroll 1\n  for (u32 index = warp;", "race"),
+        ("  }\n  cta_sync();\n#pragma unroll 1\n  for (u32 first", "  }\n#pragma unroll 1\n  for (u32 first", "race"),
+        ("  cta_sync();\n#pragma unroll 4", "#pragma unroll 4", "race"),
+    ],
+)
+def test_a_missing_barrier_is_found(right: str, wrong: str, kind: str) -> None:
+    spec = make_spec(layout_v="transposed")
+    plan = plan_quantizer(spec)
+    assert plan is not None
+    source = render_quantizer(plan)
+    assert source.count(right) >= 1
+    inputs = inputs_of(spec, q_tokens=2, lens=(5,), heads=3)
+    kernel = EmulatedQuantizer(plan, source.replace(right, wrong))
+    result = kernel.run(inputs, cu_seqlens_k=np.array([0, 5], np.int32), policy=2)
+    assert kind in {hazard.kind for hazard in result.hazards}
