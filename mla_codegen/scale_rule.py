@@ -1,4 +1,4 @@
-"""The numbers by which scales are chosen; `mla_codegen.quantize` says how, generated quantisers do the same."""
+"""The numbers by which scales are chosen; `mla_codegen.quantize` says how."""
 
 from __future__ import annotations
 

@@ -53,7 +53,9 @@ def refusal(inputs: Mapping[str, ArrayForm], addresses: Mapping[str, int]) -> st
             return f"{name} has no elements"
         if form.strides[-1] != form.item_bytes:
             return f"the last axis of {name} is not contiguous"
-        steps = [stride for extent, stride in zip(form.shape[:-1], form.strides[:-1], strict=True) if extent > 1]
+        steps = [
+            stride for extent, stride in zip(form.shape[:-1], form.strides[:-1], strict=True) if extent > 1
+        ]
         if any(step % _ALIGN_BYTES or step < 0 for step in steps) or addresses[name] % _ALIGN_BYTES:
             return f"rows of {name} do not begin at multiples of {_ALIGN_BYTES} bytes"
         if math.prod(form.shape[:-1]) >= _COUNT_LIMIT:
@@ -64,7 +66,7 @@ def refusal(inputs: Mapping[str, ArrayForm], addresses: Mapping[str, int]) -> st
 
 
 def quantizer_call(plan: QuantizerPlan, inputs: Mapping[str, ArrayForm], sequences: int) -> QuantizerCall:
-    """The call for q, kv and k_rope, the last without its one head; `sequences` is the batch of ragged keys."""
+    """The call for q, kv and k_rope without its one head; `sequences` is the batch of ragged keys."""
     facts = plan.facts
     q, kv = inputs["q"], inputs["kv"]
     counts = {
@@ -78,14 +80,18 @@ def quantizer_call(plan: QuantizerPlan, inputs: Mapping[str, ArrayForm], sequenc
     }
     batch = 1 if facts.kv_ragged else kv.shape[0]
     if facts.v_transposed:
-        width = ragged_v_width(sequences, counts["k_tokens"]) if facts.kv_ragged else dense_v_width(kv.shape[1])
+        width = (
+            ragged_v_width(sequences, counts["k_tokens"]) if facts.kv_ragged else dense_v_width(kv.shape[1])
+        )
         counts["v_groups"] = width // _COLUMNS
         counts["v_tiles"] = -(-counts["v_groups"] // (plan.threads // 32))
     for part in plan.parts:
         tokens = max(1, part.rows_per_cta // counts[part.heads])
         counts[part.per_cta] = tokens
         counts[part.ctas] = _ctas(plan, part, counts, batch)
-    counts |= {name: stride for form_name in inputs for name, stride in _strides(form_name, inputs[form_name])}
+    counts |= {
+        name: stride for form_name in inputs for name, stride in _strides(form_name, inputs[form_name])
+    }
     workspace, words = _workspace(plan, counts)
     dtype = INPUT_DTYPES[q.dtype]
     return QuantizerCall(
@@ -94,7 +100,8 @@ def quantizer_call(plan: QuantizerPlan, inputs: Mapping[str, ArrayForm], sequenc
         workspace=workspace,
         workspace_words=words,
         launches=tuple(
-            (f"{kernel.entry}_{dtype}", sum(counts[part.ctas] for part in kernel.roles)) for kernel in plan.kernels
+            (f"{kernel.entry}_{dtype}", sum(counts[part.ctas] for part in kernel.roles))
+            for kernel in plan.kernels
         ),
     )
 

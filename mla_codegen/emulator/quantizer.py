@@ -62,7 +62,9 @@ class EmulatedQuantizer:
         LaunchError where quantisers do not read these arrays.
         """
         forms = {
-            name: array_form(array.shape, array.strides, array.itemsize, array.dtype.name, _NO_DEVICE, "numpy")
+            name: array_form(
+                array.shape, array.strides, array.itemsize, array.dtype.name, _NO_DEVICE, "numpy"
+            )
             for name, array in inputs.items()
         }
         refused = refusal(forms, {name: array.ctypes.data for name, array in inputs.items()})
@@ -117,9 +119,7 @@ def _range(index: int, array: np.ndarray, marks: np.ndarray | None, writable: bo
     steps = ((extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True))
     size = sum(steps) + array.itemsize
     address = 0 if marks is None else marks.ctypes.data
-    return GlobalRange(
-        address=array.ctypes.data, bytes=size, marks=address, writable=writable, index=index
-    )
+    return GlobalRange(address=array.ctypes.data, bytes=size, marks=address, writable=writable, index=index)
 
 
 def _unwritten(array: np.ndarray, marks: np.ndarray) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mla_codegen import digest
 from mla_codegen.arch import ARCHS
 from mla_codegen.plan import quantizer_text as text
@@ -20,10 +18,7 @@ from mla_codegen.plan.quantizer_model import (
     Target,
 )
 from mla_codegen.plan.quantizer_params import plan_params
-from mla_codegen.tensors import V_GROUP_TOKENS, TensorFacts, tensor_facts
-
-if TYPE_CHECKING:
-    from mla_codegen.spec import Spec
+from mla_codegen.tensors import V_GROUP_TOKENS, SpecLike, TensorFacts, spec_mapping, tensor_facts
 
 _TEMPLATE = "quantize.cu.j2"
 _ROW_LANES = 8
@@ -45,27 +40,31 @@ def quantizes(facts: TensorFacts) -> bool:
     return facts.qkv_dtype == "e4m3" and facts.k_rope_scale == "none"
 
 
-def plan_quantizer(spec: Spec) -> QuantizerPlan | None:
-    """The plan of a spec's quantiser, None where it has none; the same spec gives the same plan everywhere."""
-    facts = tensor_facts(spec)
-    if not quantizes(facts):
+def plan_quantizer(spec: SpecLike) -> QuantizerPlan | None:
+    """The plan of a spec's quantiser; the same spec gives the same plan everywhere.
+
+    None where it has none, and for a mapping that is no whole spec: it lacks a name or a target.
+    """
+    facts, mapping = tensor_facts(spec), spec_mapping(spec)
+    if not quantizes(facts) or not {"name", "arch"} <= set(mapping):
         return None
+    name, arch = str(mapping["name"]), str(mapping["arch"])
     parts = _parts(facts)
-    kernels = _kernels(spec.name, parts)
+    kernels = _kernels(name, parts)
     smem = _smem(facts, parts)
     features = _features(facts, parts, smem)
     return QuantizerPlan(
-        name=spec.name,
-        namespace=f"mla::{spec.name}_quantize",
-        arch=spec.arch,
+        name=name,
+        namespace=f"mla::{name}_quantize",
+        arch=arch,
         template=_TEMPLATE,
-        spec_digest=digest.short(spec.to_mapping()),
+        spec_digest=digest.short(mapping),
         facts=facts,
         does=text.formula(facts),
         role_table=text.role_table(kernels),
         smem_table=() if smem is None else text.smem_table(smem),
-        arch_guard=" || ".join(f"defined({macro})" for macro in ARCHS[spec.arch].feature_macros),
-        arch_guard_message=f"this source is for {spec.arch}: compile it with -arch={spec.arch}",
+        arch_guard=" || ".join(f"defined({macro})" for macro in ARCHS[arch].feature_macros),
+        arch_guard_message=f"this source is for {arch}: compile it with -arch={arch}",
         device_primitives=_device_primitives(facts, features, parts),
         common_primitives=("primitives/common/field_at.cuh",) if smem is not None else (),
         mma_families=(),
@@ -178,7 +177,7 @@ def _part(
 
 
 def _row_shape(facts: TensorFacts, names: tuple[str, ...]) -> tuple[int, int, int]:
-    """Lanes that share a row of these segments, rows that each thread has a part of, and units in them all."""
+    """Lanes that share a row of these segments, rows that a thread has a part of, and units in them all."""
     units = row_units(facts, names).values()
     lanes = min(_ROW_LANES, *(count & -count for count in units))
     row = sum(units) // lanes
@@ -255,17 +254,27 @@ def _kernels(name: str, parts: tuple[Part, ...]) -> tuple[QuantizerKernel, ...]:
             function="find_scales", entry=f"{name}_scales", does="largest elements, and scales", roles=first
         ),
         QuantizerKernel(
-            function="quantize", entry=f"{name}_quantize", does="stored values and all other scales", roles=second
+            function="quantize",
+            entry=f"{name}_quantize",
+            does="stored values and all other scales",
+            roles=second,
         ),
     ]
     return tuple(kernel for kernel in made if kernel.roles)
 
 
 def _smem(facts: TensorFacts, parts: tuple[Part, ...]) -> Smem | None:
-    """The map of a CTA's shared memory: what the rows of a token tell each other, and V while it is turned."""
+    """The map of shared memory: what the rows of a token tell each other, and V while it is turned."""
     rows = max((part.rows_per_cta for part in parts if part.token_scales), default=0)
     sizes = [
-        ("largest_smem", "float", 2 * rows, 4, "the largest magnitude of each row, for two scales", "by token"),
+        (
+            "largest_smem",
+            "float",
+            2 * rows,
+            4,
+            "the largest magnitude of each row, for two scales",
+            "by token",
+        ),
         ("scale_smem", "float", 2 * rows, 4, "the scale of each token, for two tensors", "by token"),
     ]
     fields, offset = [], 0

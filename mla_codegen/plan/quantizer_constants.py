@@ -27,11 +27,15 @@ _ROPE_BYTES = {"e4m3": 1, "bf16": 2, "f16": 2}
 _Row = tuple[str, str, object, str]
 
 
-def plan_constants(facts: TensorFacts, parts: tuple[Part, ...], largest_tokens: int) -> tuple[ConstantGroup, ...]:
+def plan_constants(
+    facts: TensorFacts, parts: tuple[Part, ...], largest_tokens: int
+) -> tuple[ConstantGroup, ...]:
     """The groups in printing order."""
     groups = [_group("sizes", _sizes(facts)), _group("threads", _threads(parts))]
     groups += [
-        _group(f"rows of {part.function}", _rows(facts, part)) for part in parts if part.function != "transpose_v"
+        _group(f"rows of {part.function}", _rows(facts, part))
+        for part in parts
+        if part.function != "transpose_v"
     ]
     scaled = [scale for part in parts for scale in part.scales]
     if facts.rope:
@@ -124,13 +128,20 @@ def _scales(facts: TensorFacts, parts: tuple[Part, ...], largest_tokens: int) ->
         ("float", "kScalePerLargest", _reciprocal(E4M3_LARGEST), "1 / 448: the largest becomes 448"),
         ("float", "kSmallestScale", f"{SMALLEST_SCALE.hex()}f", "2^-126, whose reciprocal is finite"),
         ("float", "kLift", f"{lift}f", f"2^{_LIFT_LOG2}: what small scales are multiplied by"),
-        ("float", "kLiftBelow", f"{float(2.0**-_LIFT_LOG2).hex()}f", f"2^-{_LIFT_LOG2}: which scales are small"),
+        (
+            "float",
+            "kLiftBelow",
+            f"{float(2.0**-_LIFT_LOG2).hex()}f",
+            f"2^-{_LIFT_LOG2}: which scales are small",
+        ),
         ("u32", "kMagnitudes", "0x7fff7fffu", "two 16-bit floats without their signs"),
     ]
     if facts.rope and any(scale.is_prescaled for scale in scaled):
         limit = ROPE_LARGEST[facts.rope_dtype]
         text = "2^48" if limit == 2.0**48 else f"{limit:g}"
-        rows.append(("float", "kScalePerRopeLargest", _reciprocal(limit), f"1 / {text}: rope becomes at most that"))
+        rows.append(
+            ("float", "kScalePerRopeLargest", _reciprocal(limit), f"1 / {text}: rope becomes at most that")
+        )
     if any(part.targets for part in parts):
         comment = "times the tokens of a CTA of the rows: those of one that looks for largest elements"
         rows.append(("u32", "kLargestTokens", largest_tokens, comment))

@@ -99,7 +99,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizerKernel:
-    """One launch: its function, the entry without the name of the input dtype, and its roles in grid order."""
+    """One launch: its function, its entry without the name of the input dtype, its roles in grid order."""
 
     function: str
     entry: str

@@ -28,7 +28,9 @@ def formula(facts: TensorFacts) -> tuple[str, ...]:
             continue
         group = {"tensor": "", "head": "[h]", "token": "[t]", "token_head": "[t,h]"}[form]
         scale = f"{tensor}_scale{group}"
-        lines.append(f"{scale} = max |{segment}| of its group / 448, 1 where that is 0;  {segment} = e4m3({segment} / {scale})")
+        lines.append(
+            f"{scale} = max |{segment}| / 448, 1 where that is 0;  {segment} = e4m3({segment} / {scale})"
+        )
     if facts.rope:
         lines += _rope(facts)
     if facts.v_transposed:
@@ -43,7 +45,7 @@ def _rope(facts: TensorFacts) -> list[str]:
         return [f"q_rope, k_rope = {dtype}(rope)"]
     limit = {"e4m3": "448", "f16": "65504", "bf16": "2^48"}[dtype]
     return [
-        f"q_rope, k_rope = {dtype}(rope / the scale of q and of k), scales raised where that would pass {limit}"
+        f"q_rope, k_rope = {dtype}(rope / the scale of q, of k), scales raised where that would pass {limit}"
     ]
 
 

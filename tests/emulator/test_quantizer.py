@@ -88,7 +88,9 @@ def inputs_of(
 def lengths_of(spec: Spec, inputs: dict[str, np.ndarray], lens: tuple[int, ...]) -> dict[str, np.ndarray]:
     lengths = {}
     if spec.layout.q == "ragged":
-        lengths["cu_seqlens_q"] = np.array([0, inputs["q"].shape[0], *[inputs["q"].shape[0]] * (len(lens) - 1)])
+        lengths["cu_seqlens_q"] = np.array(
+            [0, inputs["q"].shape[0], *[inputs["q"].shape[0]] * (len(lens) - 1)]
+        )
     if spec.layout.kv == "ragged":
         lengths["cu_seqlens_k"] = np.cumsum([0, *lens])
     return {name: value.astype(np.int32) for name, value in lengths.items()}
@@ -132,7 +134,11 @@ def test_all_forms_of_scales(form: str) -> None:
 @pytest.mark.parametrize("form", ["tensor", "token", "none"])
 def test_rope_of_all_dtypes(form: str, rope_dtype: str, rope: str) -> None:
     spec = make_spec(
-        scales_q="token_head", scales_k=form, scales_rope=rope, dtypes_rope_gmem=rope_dtype, dtypes_rope_mma=rope_dtype
+        scales_q="token_head",
+        scales_k=form,
+        scales_rope=rope,
+        dtypes_rope_gmem=rope_dtype,
+        dtypes_rope_mma=rope_dtype,
     )
     assert_twins(spec, inputs_of(spec, q_tokens=4, lens=(3, 2), heads=2), (3, 2))
 
@@ -192,9 +198,7 @@ def test_other_dimensions(nope: int, rope: int, v: int) -> None:
 @pytest.mark.parametrize("form", ["token", "head", "token_head"])
 def test_more_heads_than_a_cta_keeps(form: str) -> None:
     """200 heads: rows are read twice where a token has one scale."""
-    spec = make_spec(
-        scales_q=form, scales_k="token", scales_v=form, dims_nope=32, dims_rope=32, dims_v=32
-    )
+    spec = make_spec(scales_q=form, scales_k="token", scales_v=form, dims_nope=32, dims_rope=32, dims_v=32)
     assert_twins(spec, inputs_of(spec, q_tokens=2, lens=(2,), heads=600), (2,))
 
 
@@ -250,14 +254,24 @@ def test_strides_of_the_inputs(layout: str) -> None:
 @pytest.mark.parametrize("policy", [0, 1, 2])
 def test_results_do_not_depend_on_the_schedule(policy: int) -> None:
     spec = make_spec(scales_q="head", scales_v="tensor", layout_v="transposed", dims_nope=32, dims_rope=16)
-    assert_twins(spec, inputs_of(spec, q_tokens=9, lens=(40,), heads=5), (40,), seed=policy + 3, policy=policy)
+    assert_twins(
+        spec, inputs_of(spec, q_tokens=9, lens=(40,), heads=5), (40,), seed=policy + 3, policy=policy
+    )
 
 
 @pytest.mark.parametrize(
     ("right", "wrong", "kind"),
     [
-        ("  cta_sync();\n#pragma unroll 1\n  for (u32 index = warp;", "#pragma unroll 1\n  for (u32 index = warp;", "race"),
-        ("  }\n  cta_sync();\n#pragma unroll 1\n  for (u32 first", "  }\n#pragma unroll 1\n  for (u32 first", "race"),
+        (
+            "  cta_sync();\n#pragma unroll 1\n  for (u32 index = warp;",
+            "#pragma unroll 1\n  for (u32 index = warp;",
+            "race",
+        ),
+        (
+            "  }\n  cta_sync();\n#pragma unroll 1\n  for (u32 first",
+            "  }\n#pragma unroll 1\n  for (u32 first",
+            "race",
+        ),
         ("  cta_sync();\n#pragma unroll 4", "#pragma unroll 4", "race"),
     ],
 )
