@@ -17,6 +17,8 @@ _ALIGN_BYTES = 16
 _COLUMNS = 16
 _GRID_LIMIT = 2**31 - 1
 _COUNT_LIMIT = 2**31
+_HEADS_LIMIT = 2**14
+"""So that a row of a CTA times the heads stays below 2^31, which finding its head by a product needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,8 @@ def refusal(inputs: Mapping[str, ArrayForm], addresses: Mapping[str, int]) -> st
             return f"rows of {name} do not begin at multiples of {_ALIGN_BYTES} bytes"
         if math.prod(form.shape[:-1]) >= _COUNT_LIMIT:
             return f"{name} has too many rows"
+        if name != "k_rope" and form.shape[-2] > _HEADS_LIMIT:
+            return f"{name} has more than {_HEADS_LIMIT} heads"
     if len({INPUT_DTYPES[form.dtype] for form in inputs.values()}) > 1:
         return "the inputs have different dtypes"
     return None
@@ -74,6 +78,8 @@ def quantizer_call(plan: QuantizerPlan, inputs: Mapping[str, ArrayForm], sequenc
         "k_tokens": math.prod(kv.shape[:-2]),
         "heads": q.shape[-2],
         "kv_heads": kv.shape[-2],
+        "per_heads": -(-(2**31) // q.shape[-2]),
+        "per_kv_heads": -(-(2**31) // kv.shape[-2]),
         "q_len": q.shape[-3],
         "kv_len": kv.shape[-3],
         "batch": sequences,

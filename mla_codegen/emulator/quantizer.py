@@ -39,7 +39,7 @@ class EmulatedQuantizer:
     def __init__(self, plan: QuantizerPlan, source: str) -> None:
         """Compiles the source for the CPU, where the cache does not have it."""
         self._plan = plan
-        entries = [f"{kernel.entry}_{entry.dtype}" for kernel in plan.kernels for entry in plan.inputs]
+        entries = plan.entries()
         variants = [
             SimpleNamespace(namespace=plan.namespace, entry=entry, tensor_maps=(), params=plan.params)
             for entry in entries

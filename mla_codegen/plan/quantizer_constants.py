@@ -21,6 +21,8 @@ COLUMN_UNITS = 8
 """Units of a row of V that a warp loads at a time: 128 bytes, in each of the rows of four lanes."""
 _INPUT_BYTES = 2
 _LIFT_LOG2 = 64
+_QUICK_QUOTIENT_LOG2 = -32
+"""Times a lifted scale of at least 2^-64 it is 2^-96: its residual, 2^-48 times as large, is a float32."""
 _MANY_UNITS = 16
 _ROPE_BYTES = {"e4m3": 1, "bf16": 2, "f16": 2}
 
@@ -136,6 +138,10 @@ def _scales(facts: TensorFacts, parts: tuple[Part, ...], largest_tokens: int) ->
         ),
         ("u32", "kMagnitudes", "0x7fff7fffu", "two 16-bit floats without their signs"),
     ]
+    if facts.rope_dtype != "e4m3" and any(scale.is_prescaled for scale in scaled):
+        smallest = float(2.0**_QUICK_QUOTIENT_LOG2).hex()
+        comment = f"2^{_QUICK_QUOTIENT_LOG2}: larger quotients are right the quick way"
+        rows.append(("float", "kQuickQuotient", f"{smallest}f", comment))
     if facts.rope and any(scale.is_prescaled for scale in scaled):
         limit = ROPE_LARGEST[facts.rope_dtype]
         text = "2^48" if limit == 2.0**48 else f"{limit:g}"

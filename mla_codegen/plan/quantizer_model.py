@@ -181,3 +181,7 @@ class QuantizerPlan:
     threads: int
     smem_bytes: int
     largest_tokens: int
+
+    def entries(self) -> tuple[str, ...]:
+        """All entries of the source, one of each kernel and input dtype."""
+        return tuple(f"{kernel.entry}_{one.dtype}" for kernel in self.kernels for one in self.inputs)

@@ -55,6 +55,8 @@ def _counts(facts: TensorFacts) -> list[tuple[str, str, str]]:
         ("u32", "k_tokens", "keys of all sequences"),
         ("u32", "heads", "query heads"),
         ("u32", "kv_heads", "heads of k_nope and v"),
+        ("u32", "per_heads", "2^31 / heads, rounded up"),
+        ("u32", "per_kv_heads", "2^31 / kv_heads, rounded up"),
     ]
     if not facts.q_ragged:
         rows.append(("u32", "q_len", "queries of a sequence"))

@@ -167,8 +167,7 @@ class Quantizer:
                 with self._driver.on_device(device):
                     module = self._driver.load_module(cubin)
                     self._functions[device] = {
-                        entry: self._driver.function(module, entry)
-                        for entry in (f"{k.entry}_{one.dtype}" for k in plan.kernels for one in plan.inputs)
+                        entry: self._driver.function(module, entry) for entry in plan.entries()
                     }
             return self._functions[device]
 

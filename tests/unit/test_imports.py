@@ -47,7 +47,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "plan": (*BASE, "spec", "plan", "tensors"),
     "render": ("plan.model", "plan.quantizer_model", "resources"),
     "template_lint": ("errors", "render", "resources"),
-    "emit": ("digest", "files", "plan.model", "render"),
+    "emit": ("digest", "files", "plan.model", "plan.quantizer_model", "render"),
     "call": ("arch", "dtypes", "errors", "plan.model", "plan.quantizer_model", "tensors", "call"),
     "runtime": (*BASE, "plan.model", "plan.quantizer_model", "call", "runtime"),
     **dict.fromkeys(NUMBERS, (*BASE, "plan.model", *NUMBERS)),

@@ -78,6 +78,11 @@ inline u32 max_u16x2(u32 a, u32 b) {
   const u32 high = a >> 16 > b >> 16 ? a : b, low = (a & 0xFFFFu) > (b & 0xFFFFu) ? a : b;
   return (high & 0xFFFF0000u) | (low & 0xFFFFu);
 }
+inline u32 min_u16x2(u32 a, u32 b) {
+  const u32 high = a >> 16 < b >> 16 ? a : b, low = (a & 0xFFFFu) < (b & 0xFFFFu) ? a : b;
+  return (high & 0xFFFF0000u) | (low & 0xFFFFu);
+}
+inline u32 mul_hi_u32(u32 x, u32 y) { return (u32)((u64)x * y >> 32); }
 inline float rcp_rn(float x) { return 1.0f / x; }
 inline float div_rn(float x, float y) { return x / y; }
 inline float lg2(float x) {
