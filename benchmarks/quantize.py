@@ -3,9 +3,9 @@
     python benchmarks/quantize.py --out quantize.json
 
 Batch 1, 128 heads, bf16 inputs that are larger than three times the L2 cache from 2,048 tokens on. Every
-quantiser is compared bit by bit with NumPy on a small problem before it is timed. `share` is the time in which
-the device copies as many bytes as the quantiser reads and writes, half each, over the time of the quantiser.
-Launches are replayed from CUDA graphs, so that the host takes no part; `eager` figures are without.
+quantiser is compared bit by bit with NumPy on a small problem before it is timed. `share` is the time in
+which the device copies as many bytes as the quantiser reads and writes, half each, over the time of the
+quantiser. Launches are replayed from CUDA graphs, so that the host takes no part, except in `eager` figures.
 """
 
 from __future__ import annotations
