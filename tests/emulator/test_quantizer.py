@@ -146,15 +146,16 @@ def test_rope_of_all_dtypes(form: str, rope_dtype: str, rope: str) -> None:
 @pytest.mark.parametrize("form", ["tensor", "head", "token"])
 def test_large_rope_raises_scales(form: str) -> None:
     """Rope of e4m3 many times as large as nope: the scale is the rope's."""
-    spec = make_spec(
-        scales_q=form, scales_k="token", dtypes_rope_gmem="e4m3", dtypes_rope_mma="e4m3", scales_v="head"
-    )
+    k_form = "tensor" if form == "tensor" else "token"
+    rope = {"dtypes_rope_gmem": "e4m3", "dtypes_rope_mma": "e4m3"}
+    spec = make_spec(scales_q=form, scales_k=k_form, scales_v="head", **rope)
     inputs = inputs_of(spec, q_tokens=3, lens=(4,), heads=2)
     inputs["q"][..., 128:] = inputs["q"][..., 128:] * 2.0**20
     inputs["k_rope"][...] = inputs["k_rope"] * 2.0**20
     result = assert_twins(spec, inputs, (4,))
-    largest = np.abs(inputs["q"][..., :128].astype(np.float32)).max() / 448
-    assert (result.outputs["q_scale"] > 100 * largest).any()
+    for name, tensor in (("q_scale", inputs["q"]), ("k_scale", inputs["kv"])):
+        largest = np.abs(tensor[..., :128].astype(np.float32)).max() / 448
+        assert (result.outputs[name] > 100 * largest).any()
 
 
 @pytest.mark.parametrize("form", ["head", "token_head"])
@@ -172,6 +173,62 @@ def test_numbers_at_the_ends_of_the_range(tiny: float) -> None:
         with np.errstate(under="ignore"):
             inputs[name] = aligned((array.astype(np.float64) * tiny).astype(np.float32).astype(BF16))
     assert_twins(spec, inputs, (4,))
+
+
+@pytest.mark.parametrize("form", ["token", "tensor"])
+def test_rope_far_smaller_than_nope(form: str) -> None:
+    """Quotients of every size down to the smallest bf16, beside some of usual size."""
+    spec = make_spec(scales_q=form, scales_k=form)
+    inputs = inputs_of(spec, q_tokens=5, lens=(6,), heads=2)
+    for rope in (inputs["q"][..., 128:], inputs["k_rope"]):
+        shrunk = np.exp2(np.random.default_rng(7).integers(-135, -20, rope.shape))
+        rope[...] = (rope.astype(np.float64) * np.where(shrunk < 2.0**-100, shrunk, 1.0)).astype(BF16)
+    result = assert_twins(spec, inputs, (6,))
+    small = np.abs(result.outputs["q_rope"].astype(np.float64))
+    assert ((small > 0) & (small < 2.0**-110)).any()
+
+
+@pytest.mark.parametrize("significand", [1.0, 1.5, 1.9921875])
+def test_quotients_next_to_ties(significand: float) -> None:
+    """Scales whose significand is all ones, and their neighbours: where a reciprocal is off the most."""
+    spec = make_spec(scales_q="token_head", scales_v="token_head", dims_nope=128, dims_v=128)
+    inputs = inputs_of(spec, q_tokens=64, lens=(64,), heads=2)
+    codes = np.arange(0x3F80, 0x4000, dtype=np.uint16).view(BF16).astype(np.float32)
+    rows = significand * codes[:64, None, None] * np.exp2(np.arange(-15, 0).repeat(9)[:128])
+    for name in ("q", "kv"):
+        inputs[name][..., :128] = rows.astype(BF16)
+    inputs["q"][..., 0] = inputs["kv"][..., 0] = codes[64:, None].astype(BF16)
+    assert_twins(spec, inputs, (64,))
+
+
+TIES = {
+    "rope": [(-55, 0x100, [(-128, 0x28), (-128, 0x48), (-126, 0x88), (-124, 0x68)])],
+    "nope": [
+        (-117, 0x188, [(-125, 0x0A)]),
+        (-116, 0x180, [(-132, 0x80)]),
+        (-113, 0x130, [(-129, 0x30)]),
+        (-113, 0x170, [(-129, 0x70)]),
+    ],
+}
+"""Exponent and significand in 256ths of a largest element, and of elements whose quotient is next to a tie:
+pairs of bf16 numbers where the residual is too small for a float32, and that decides."""
+
+
+@pytest.mark.parametrize("part", sorted(TIES))
+def test_quotients_whose_residual_is_too_small(part: str) -> None:
+    spec = make_spec(scales_q="token_head", scales_v="token_head")
+    inputs = inputs_of(spec, q_tokens=2, lens=(2,), heads=2)
+    for exponent, significand, elements in TIES[part]:
+        for array in inputs.values():
+            array[...] = 0
+        row = inputs["q"][0, 1]
+        row[128:] = np.ldexp(1.0, exponent - 5)
+        row[5] = np.ldexp(significand / 256, exponent)
+        for index, (low, fraction) in enumerate(elements):
+            place = 128 + 2 * index if part == "rope" else 9 + index
+            row[place] = np.ldexp(1 + fraction / 256, low)
+        result = assert_twins(spec, inputs, (2,))
+        assert np.count_nonzero(result.outputs["q_rope" if part == "rope" else "q_nope"])
 
 
 def test_f16_inputs() -> None:
