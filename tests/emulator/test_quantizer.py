@@ -14,7 +14,7 @@ from mla_codegen.plan.quantizer import plan_quantizer
 from mla_codegen.quantize import quantize
 from mla_codegen.render import render_quantizer
 from mla_codegen.spec import Spec
-from tests.emulator.small import aligned
+from tests.emulator.small import KERNELS, aligned, run_small
 
 BF16 = ml_dtypes.bfloat16
 FORMS = ("none", "tensor", "head", "token", "token_head")
@@ -342,3 +342,25 @@ def test_a_missing_barrier_is_found(right: str, wrong: str, kind: str) -> None:
     kernel = EmulatedQuantizer(plan, source.replace(right, wrong))
     result = kernel.run(inputs, cu_seqlens_k=np.array([0, 5], np.int32), policy=2)
     assert kind in {hazard.kind for hazard in result.hazards}
+
+
+@pytest.mark.parametrize(
+    ("is_f16", "is_rope", "is_raised"), [(0, 0, 0), (0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 1, 0)]
+)
+def test_every_quotient(is_f16: int, is_rope: int, is_raised: int) -> None:
+    """All largest elements with all elements of an input dtype, as e4m3 or as rope in bf16."""
+    plan = plan_quantizer(make_spec())
+    assert plan is not None
+    text = (KERNELS / "quotients.cu").read_text().replace("QUANTIZER", f"{plan.name}_quantize")
+    counts = np.zeros(64, np.uint32)
+    result = run_small(
+        "quotients",
+        render_quantizer(plan) + text,
+        arrays={"different": counts},
+        outputs=("different",),
+        numbers={"is_f16": is_f16, "is_rope": is_rope, "is_raised": is_raised},
+        threads=32,
+    )
+    assert not result.hazards
+    assert counts[32:].sum(dtype=np.uint64) > 8e7
+    assert counts[:32].tolist() == [0] * 32
