@@ -153,10 +153,8 @@ def _by_kernels(
     inputs = {"q": q, "kv": kv} | ({} if k_rope is None else {"k_rope": k_rope})
     reads_lengths = facts.v_transposed and facts.kv_ragged
     cu_seqlens_k = cu_seqlens_k if reads_lengths else None
-    if quantizer.refuses(inputs, cu_seqlens_k) is not None:
-        return None
     packed = quantizer(inputs, cu_seqlens_k=cu_seqlens_k, out=out)
-    return packed if facts.rope else packed | {"q_rope": None, "k_rope": None}
+    return packed if packed is None or facts.rope else packed | {"q_rope": None, "k_rope": None}
 
 
 def _written(out: Mapping[str, Any], packed: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@
 //   k_scale[t] = max |k_nope| / 448, 1 where that is 0;  k_nope = e4m3(k_nope / k_scale[t])
 //   v = e4m3(v)
 //   q_rope, k_rope = bf16(rope / the scale of q, of k), scales raised where that would pass 2^48
-//   e4m3 rounds to nearest even and saturates; infinities and NaN make their groups NaN
+//   e4m3 rounds to nearest even and saturates; a NaN makes scale and codes of its group NaN
 //
 // Kernels, in the order of their launches, and the roles of their CTAs, in the order of the grid:
 //   dsv3_fp8_full_sm90_quantize_bf16, dsv3_fp8_full_sm90_quantize_f16: stored values and all other scales

@@ -8,7 +8,7 @@
 //   v = e4m3(v)
 //   q_rope, k_rope = bf16(rope / the scale of q, of k), scales raised where that would pass 2^48
 //   v has tokens along rows, permuted in groups of 16, and zeros where a group has fewer
-//   e4m3 rounds to nearest even and saturates; infinities and NaN make their groups NaN
+//   e4m3 rounds to nearest even and saturates; a NaN makes scale and codes of its group NaN
 //
 // Kernels, in the order of their launches, and the roles of their CTAs, in the order of the grid:
 //   glm_fp8_sm90_quantize_bf16, glm_fp8_sm90_quantize_f16: stored values and all other scales

@@ -35,7 +35,7 @@ def formula(facts: TensorFacts) -> tuple[str, ...]:
         lines += _rope(facts)
     if facts.v_transposed:
         lines.append("v has tokens along rows, permuted in groups of 16, and zeros where a group has fewer")
-    lines.append("e4m3 rounds to nearest even and saturates; infinities and NaN make their groups NaN")
+    lines.append("e4m3 rounds to nearest even and saturates; a NaN makes scale and codes of its group NaN")
     return tuple(lines)
 
 

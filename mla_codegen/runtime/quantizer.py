@@ -52,7 +52,7 @@ class Quantizer:
         self._given_driver = driver
         self._layout = params_layout(plan.params)
         self._functions: dict[int, Mapping[str, int]] = {}
-        self._calls: Limited[tuple[Any, ...], QuantizerCall] = Limited(_MAX_CALLS)
+        self._calls: Limited[tuple[Any, ...], QuantizerCall | str] = Limited(_MAX_CALLS)
         self._lock = threading.Lock()
 
     @property
@@ -62,25 +62,11 @@ class Quantizer:
 
     def refuses(self, inputs: Mapping[str, Array], cu_seqlens_k: Array | None = None) -> str | None:
         """Why the kernels do not read these arrays, in a few words; None where they do."""
-        libraries = {library_of_type(type(array)) for array in inputs.values()}
-        if len(libraries) > 1 or not libraries <= set(_LIBRARIES):
-            return f"arrays of {' and '.join(sorted(libraries))}, all of CuPy or all of torch are read"
-        if libraries == {"torch"}:
-            if sys.modules["torch"].compiler.is_compiling():
-                return "torch.compile traces operations of tensors"
-            if not all(array.is_cuda for array in inputs.values()):
-                return "tensors in host memory"
-        pointers, forms = self._views(inputs)
-        refused = refusal(forms, pointers)
+        refused = _refused_library(inputs)
         if refused is not None:
             return refused
-        devices = {form.device for form in forms.values()}
-        if len(devices) > 1:
-            return "the inputs are on different devices"
-        found = self._driver.compute_capability(devices.pop())
-        if found not in ARCHS[self._plan.arch].compute_capabilities:
-            return f"compute capability {found[0]}.{found[1]}, the spec is for {self._plan.arch}"
-        return "too many rows" if too_large(self._call(forms, cu_seqlens_k)) else None
+        call = self._call(*self._views(inputs), cu_seqlens_k)
+        return call if isinstance(call, str) else None
 
     def __call__(
         self,
@@ -88,14 +74,18 @@ class Quantizer:
         *,
         cu_seqlens_k: Array | None = None,
         out: Mapping[str, Array] | None = None,
-    ) -> dict[str, Array]:
-        """The outputs by name for `q`, `kv` and, where there is rope, `k_rope`, which `refuses` let pass.
+    ) -> dict[str, Array] | None:
+        """The outputs by name for `q`, `kv` and, where there is rope, `k_rope`; None for what is refused.
 
         `cu_seqlens_k`, int32 on the device, is read where V is transposed and keys are ragged. `out` has
         arrays to write in place of new ones. LaunchError where one of them does not fit.
         """
+        if _refused_library(inputs) is not None:
+            return None
         pointers, forms = self._views(inputs)
-        call = self._call(forms, cu_seqlens_k)
+        call = self._call(pointers, forms, cu_seqlens_k)
+        if isinstance(call, str):
+            return None
         like, device = inputs["q"], forms["q"].device
         library = library_of_type(type(like))
         outputs = {
@@ -131,14 +121,31 @@ class Quantizer:
             forms["k_rope"] = forms["k_rope"].without(len(forms["k_rope"].shape) - 2)
         return {name: pointer for name, (pointer, _) in views.items()}, forms
 
-    def _call(self, forms: Mapping[str, ArrayForm], cu_seqlens_k: Array | None) -> QuantizerCall:
+    def _call(
+        self, pointers: Mapping[str, int], forms: Mapping[str, ArrayForm], cu_seqlens_k: Array | None
+    ) -> QuantizerCall | str:
+        """The call, or why it is refused."""
         sequences = 1 if cu_seqlens_k is None else int(cu_seqlens_k.shape[0]) - 1
-        key = (sequences, *forms.values())
+        key = (sequences, *forms.values(), *(pointer % _ALIGN_BYTES for pointer in pointers.values()))
         call = self._calls.get(key)
         if call is None:
-            call = quantizer_call(self._plan, forms, sequences)
+            call = self._refused(pointers, forms) or quantizer_call(self._plan, forms, sequences)
+            if isinstance(call, QuantizerCall) and too_large(call):
+                call = "too many rows"
             self._calls.keep(key, call)
         return call
+
+    def _refused(self, pointers: Mapping[str, int], forms: Mapping[str, ArrayForm]) -> str | None:
+        refused = refusal(forms, pointers)
+        if refused is not None:
+            return refused
+        devices = {form.device for form in forms.values()}
+        if len(devices) > 1:
+            return "the inputs are on different devices"
+        found = self._driver.compute_capability(devices.pop())
+        if found not in ARCHS[self._plan.arch].compute_capabilities:
+            return f"compute capability {found[0]}.{found[1]}, the spec is for {self._plan.arch}"
+        return None
 
     def _launch(self, call: QuantizerCall, device: int, stream: int, values: Mapping[str, int]) -> None:
         functions = self._functions_on(device)
@@ -170,6 +177,19 @@ class Quantizer:
                         entry: self._driver.function(module, entry) for entry in plan.entries()
                     }
             return self._functions[device]
+
+
+def _refused_library(inputs: Mapping[str, Array]) -> str | None:
+    """Why arrays are refused for where they come from."""
+    libraries = {library_of_type(type(array)) for array in inputs.values()}
+    if len(libraries) > 1 or not libraries <= set(_LIBRARIES):
+        return f"arrays of {' and '.join(sorted(libraries))}, all of CuPy or all of torch are read"
+    if libraries == {"torch"}:
+        if sys.modules["torch"].compiler.is_compiling():
+            return "torch.compile traces operations of tensors"
+        if not all(array.is_cuda for array in inputs.values()):
+            return "tensors in host memory"
+    return None
 
 
 def _new_array(library: str, like: Array, shape: tuple[int, ...], dtype: str, device: int) -> Array:

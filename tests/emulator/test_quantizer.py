@@ -280,6 +280,21 @@ def test_transposed_v_with_tokens_behind_the_last_sequence(form: str) -> None:
     assert_twins(spec, inputs_of(spec, q_tokens=3, lens=(20, 3), heads=6, behind=19), (20, 3))
 
 
+@pytest.mark.parametrize("form", ["tensor", "head", "token", "token_head"])
+def test_a_nan_shows_in_its_group(form: str) -> None:
+    spec = make_spec(scales_q=form, scales_v=form)
+    inputs = inputs_of(spec, q_tokens=3, lens=(4,), heads=2)
+    inputs["q"][1, 1, 7] = inputs["kv"][2, 0, 130] = np.nan
+    outputs = emulated(spec).run(inputs, cu_seqlens_k=np.array([0, 4], np.int32)).outputs
+    group = {"tensor": (), "head": (slice(None), 1), "token": (1,), "token_head": (1, 1)}[form]
+    v_group = {"tensor": (), "head": (slice(None), 0), "token": (2,), "token_head": (2, 0)}[form]
+    for name, where in (("q_nope", group), ("v", v_group)):
+        is_nan = np.isnan(outputs[name].astype(np.float32))
+        wanted = np.zeros_like(is_nan)
+        wanted[where] = True
+        np.testing.assert_array_equal(is_nan, wanted)
+
+
 @pytest.mark.parametrize("v_layout", ["rows", "transposed"])
 @pytest.mark.parametrize("form", FORMS)
 def test_dense_layouts(form: str, v_layout: str) -> None:

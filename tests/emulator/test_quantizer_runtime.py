@@ -215,7 +215,8 @@ def test_arrays_that_are_not_read_are_said(device: Any) -> None:
     ):
         assert text in (refused(driver, spec, {**given, "q": wrong}) or ""), text
     driver.capability = (8, 0)
-    assert refused(driver, spec, given) == "compute capability 8.0, the spec is for sm_90a"
+    fresh = given_of(driver, inputs_of(spec, q_tokens=3, lens=(4,), heads=2))
+    assert refused(driver, spec, fresh) == "compute capability 8.0, the spec is for sm_90a"
 
 
 def test_outputs_that_do_not_fit_are_refused(device: Any) -> None:
