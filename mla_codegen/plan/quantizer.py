@@ -6,7 +6,13 @@ from mla_codegen import digest
 from mla_codegen.arch import ARCHS
 from mla_codegen.plan import quantizer_text as text
 from mla_codegen.plan.model import Smem, SmemField
-from mla_codegen.plan.quantizer_constants import COLUMN_GROUPS, THREADS, plan_constants, row_units
+from mla_codegen.plan.quantizer_constants import (
+    COLUMN_GROUPS,
+    ROW_LANES,
+    THREADS,
+    plan_constants,
+    row_units,
+)
 from mla_codegen.plan.quantizer_model import (
     Input,
     Part,
@@ -21,8 +27,6 @@ from mla_codegen.plan.quantizer_params import plan_params
 from mla_codegen.tensors import V_GROUP_TOKENS, SpecLike, TensorFacts, spec_mapping, tensor_facts
 
 _TEMPLATE = "quantize.cu.j2"
-_ROW_LANES = 8
-"""Lanes that share a row at most: 16 bytes each are one line of the cache."""
 _CTA_ROWS = 128
 """Rows that a CTA keeps in registers at most: those of one token of 128 heads."""
 _LANE_UNITS = 16
@@ -179,7 +183,7 @@ def _part(
 def _row_shape(facts: TensorFacts, names: tuple[str, ...]) -> tuple[int, int, int]:
     """Lanes that share a row of these segments, rows that a thread has a part of, and units in them all."""
     units = row_units(facts, names).values()
-    lanes = min(_ROW_LANES, *(count & -count for count in units))
+    lanes = min(ROW_LANES, *(count & -count for count in units))
     row = sum(units) // lanes
     steps = max(1, min(_CTA_ROWS * lanes // THREADS, _LANE_UNITS // row))
     return lanes, steps, steps * row

@@ -13,6 +13,8 @@ from mla_codegen.tensors import V_GROUP_TOKENS, TensorFacts
 THREADS = 256
 UNIT_ELEMS = 8
 """Elements of q, kv and k_rope in 16 bytes."""
+ROW_LANES = 8
+"""Lanes that share a row of q or kv at most: 16 bytes each are one line of the cache."""
 K_ROPE_LANES = 32
 """Lanes that share a row of k_rope at most: a warp."""
 COLUMN_GROUPS = THREADS // 32
@@ -81,8 +83,9 @@ def _sizes(facts: TensorFacts) -> list[_Row]:
 
 
 def _threads(parts: tuple[Part, ...]) -> list[_Row]:
+    whole_lines = all(part.lanes == ROW_LANES for part in parts)
     units = max((part.thread_units for part in parts), default=0)
-    ctas = 2 if units <= _MANY_UNITS else 1
+    ctas = 2 if units <= _MANY_UNITS and whole_lines else 1
     return [
         ("u32", "kThreads", THREADS, "of a CTA"),
         ("u32", "kWarps", THREADS // 32, "of a CTA"),
@@ -149,7 +152,7 @@ def _scales(facts: TensorFacts, parts: tuple[Part, ...], largest_tokens: int) ->
             ("float", "kScalePerRopeLargest", _reciprocal(limit), f"1 / {text}: rope becomes at most that")
         )
     if any(part.targets for part in parts):
-        comment = "times the tokens of a CTA of the rows: those of one that looks for largest elements"
+        comment = "times the tokens of other CTAs: those of one that looks for largest"
         rows.append(("u32", "kLargestTokens", largest_tokens, comment))
     by_token = [part for part in parts if part.token_scales]
     if by_token:

@@ -17,6 +17,7 @@ from mla_codegen.runtime.nvrtc import CompileResult, compile_source
 from mla_codegen.runtime.packing import params_layout
 from mla_codegen.spec import Spec
 from mla_codegen.spec_loader import load_spec
+from mla_codegen.template_lint import MAX_COLUMNS
 from tests.compile.support import SPECS, compile_errors, nvrtc_missing, opcodes, wheel_tool
 
 pytestmark = pytest.mark.skipif(nvrtc_missing() is not None, reason=f"needs NVRTC: {nvrtc_missing()}")
@@ -51,6 +52,7 @@ def constant(plan: QuantizerPlan, name: str) -> int:
 def assert_compiles(spec: Spec) -> CompileResult:
     """Strictly: a spill, local memory, or a warning is a CompileError."""
     plan, source = planned(spec)
+    assert [line for line in source.splitlines() if len(line) > MAX_COLUMNS] == []
     result = compile_source(source, arch=plan.arch, name=plan.name)
     entries = read_cubin(result.cubin)
     assert sorted(entries) == sorted(plan.entries())
@@ -100,7 +102,8 @@ def test_other_rope(rope: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nope", "rope", "v"), [(192, 64, 256), (16, 16, 16), (256, 240, 256), (240, 16, 176), (64, 0, 96)]
+    ("nope", "rope", "v"),
+    [(192, 64, 256), (16, 16, 16), (256, 240, 256), (240, 16, 176), (64, 0, 96), (144, 112, 16)],
 )
 @pytest.mark.parametrize("v_layout", ["rows", "transposed"])
 def test_other_dimensions(nope: int, rope: int, v: int, v_layout: str) -> None:
