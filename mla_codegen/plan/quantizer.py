@@ -31,6 +31,8 @@ _CTA_ROWS = 128
 """Rows that a CTA keeps in registers at most: those of one token of 128 heads."""
 _LANE_UNITS = 16
 """Units of 16 bytes that a thread keeps in registers, where one row has not more."""
+_MOST_LANE_UNITS = 24
+"""Units of one row beyond which registers would spill."""
 _LARGEST_TOKENS = 4
 _SMEM_ALIGN_BYTES = 128
 _INPUTS = (
@@ -40,8 +42,19 @@ _INPUTS = (
 
 
 def quantizes(facts: TensorFacts) -> bool:
-    """Whether there is a generated quantiser for a spec: those of e4m3 without a scale of k_rope alone."""
-    return facts.qkv_dtype == "e4m3" and facts.k_rope_scale == "none"
+    """Whether there is a generated quantiser: for e4m3 without a scale of k_rope alone, where a row fits."""
+    is_e4m3 = facts.qkv_dtype == "e4m3" and facts.k_rope_scale == "none"
+    return is_e4m3 and _row_units(facts, _q_names(facts)) <= _MOST_LANE_UNITS
+
+
+def _q_names(facts: TensorFacts) -> tuple[str, ...]:
+    return ("q_nope", "q_rope") if facts.rope else ("q_nope",)
+
+
+def _row_units(facts: TensorFacts, names: tuple[str, ...]) -> int:
+    """Units of 16 bytes that a lane has of one row of these segments."""
+    _, steps, thread_units = _row_shape(facts, names)
+    return thread_units // steps
 
 
 def plan_quantizer(spec: SpecLike) -> QuantizerPlan | None:
@@ -96,14 +109,18 @@ def _parts(facts: TensorFacts) -> tuple[Part, ...]:
     """All roles, those of the first kernel in front: it is there where scales need more than a CTA's rows."""
     forms = (("q", facts.q_scale), ("k", facts.k_scale), ("v", facts.v_scale))
     parts = [_largest_part(facts, tensor, form) for tensor, form in forms if form in ("tensor", "head")]
-    q_names = ("q_nope", "q_rope") if facts.rope else ("q_nope",)
     if facts.v_transposed:
         if facts.v_scale in ("token", "token_head"):
             parts.append(_rows_part(facts, "scale_v", "ScaleV", ("v",), stores=False))
         kv = (_rows_part(facts, "quantize_k", "K", ("k_nope",)), _transposing_part(facts))
-    else:
+    elif _row_units(facts, ("k_nope", "v")) <= _LANE_UNITS:
         kv = (_rows_part(facts, "quantize_kv", "Kv", ("k_nope", "v")),)
-    return (*parts, _rows_part(facts, "quantize_q", "Q", q_names), *kv)
+    else:
+        kv = (
+            _rows_part(facts, "quantize_k", "K", ("k_nope",)),
+            _rows_part(facts, "quantize_v", "V", ("v",)),
+        )
+    return (*parts, _rows_part(facts, "quantize_q", "Q", _q_names(facts)), *kv)
 
 
 def _largest_part(facts: TensorFacts, tensor: str, form: str) -> Part:

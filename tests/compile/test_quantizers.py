@@ -103,13 +103,18 @@ def test_other_rope(rope: str) -> None:
 
 @pytest.mark.parametrize(
     ("nope", "rope", "v"),
-    [(192, 64, 256), (16, 16, 16), (256, 240, 256), (240, 16, 176), (64, 0, 96), (144, 112, 16)],
+    [(192, 64, 256), (16, 16, 16), (256, 64, 208), (240, 16, 176), (64, 0, 96), (144, 112, 16)],
 )
 @pytest.mark.parametrize("v_layout", ["rows", "transposed"])
 def test_other_dimensions(nope: int, rope: int, v: int, v_layout: str) -> None:
     scales = {"q": "token", "k": "token", "v": "token", **({"rope": "prescaled"} if rope else {})}
     dims = {"nope": nope, "rope": rope, "v": v}
     assert_compiles(spec_of(dims=dims, scales=scales, layout={"v": v_layout}))
+
+
+def test_rows_that_fit_no_registers_have_no_quantiser() -> None:
+    assert plan_quantizer(spec_of(dims={"nope": 256, "rope": 240, "v": 128})) is None
+    assert plan_quantizer(spec_of(dims={"nope": 240, "rope": 144, "v": 128})) is not None
 
 
 def test_a_wrong_offset_stops_with_our_message() -> None:
