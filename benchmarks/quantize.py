@@ -10,6 +10,7 @@ quantiser. Launches are replayed from CUDA graphs, so that the host takes no par
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +24,11 @@ from protocol import context, measure_burst, write_json
 
 import mla_codegen as mla
 from mla_codegen.arrays import host_values
+from mla_codegen.files import cache_folder
+from mla_codegen.plan.quantizer import plan_quantizer
+from mla_codegen.render import render_quantizer
+from mla_codegen.runtime.cache import default_cache
+from mla_codegen.runtime.quantizer import Quantizer
 from mla_codegen.spec import Spec
 from mla_codegen.tensors import tensor_facts
 
@@ -32,6 +38,8 @@ CHECKED_TOKENS, CHECKED_HEADS = 77, 16
 SPECS = ("dsv3_fp8_sm90", "dsv3_fp8_vt_sm90")
 BF16_SPEC = "dsv3_bf16_sm90"
 FORMS_TOKENS = 8192
+"""Where forms and numbers of threads are compared."""
+THREADS = (256, 512)
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "no scales": {},
     "tensor": {"scales": {"q": "tensor", "k": "tensor", "v": "tensor", "rope": "prescaled"}},
@@ -142,6 +150,23 @@ def measure_quantizer(spec: Any, name: str, inputs: Inputs, copy: Callable[[int]
     return row
 
 
+def measure_threads(spec: Any, name: str, inputs: Inputs) -> list[dict[str, Any]]:
+    """Time with each number of threads of a CTA."""
+    arrays = {key: inputs[key] for key in ("q", "kv", "k_rope")}
+    lengths = inputs["cu_seqlens_k"] if tensor_facts(spec).v_transposed else None
+    rows = []
+    for threads in THREADS:
+        plan = plan_quantizer(spec, threads=threads)
+        if plan is None:
+            raise click.ClickException(f"{name} has no quantiser")
+        quantizer = Quantizer(plan, render_quantizer(plan), cache=default_cache(cache_folder()))
+        packed = quantizer(arrays, cu_seqlens_k=lengths)
+        call = functools.partial(quantizer, arrays, cu_seqlens_k=lengths, out=packed)
+        rows.append({"quantizer": name, "threads": threads, **measure_burst([graphed(call)])})
+        click.echo(f"{name:20} {threads:6} threads {rows[-1]['burst_ms']:.4f} ms")
+    return rows
+
+
 def host_us(call: Callable[[], Any]) -> float:
     """Median host time of a call."""
     times = []
@@ -194,7 +219,7 @@ def main(out: Path | None, tokens: tuple[int, ...], no_forms: bool) -> None:
     specs: dict[str, Any] = {name: mla.load_spec(spec_path(name)) for name in SPECS}
     kernels = {name: mla.load(spec_path(name)) for name in (*SPECS, BF16_SPEC)}
     forms = {} if no_forms else {name: form_spec(changes) for name, changes in FORMS.items()}
-    result: dict[str, Any] = {"context": context(), "quantizers": [], "end_to_end": []}
+    result: dict[str, Any] = {"context": context(), "quantizers": [], "threads": [], "end_to_end": []}
     result["bytes_equal"] = {name: check_bits(spec, name) for name, spec in {**specs, **forms}.items()}
     click.echo(f"bytes equal to NumPy's: {result['bytes_equal']}")
     copies: dict[int, float] = {}
@@ -211,6 +236,8 @@ def main(out: Path | None, tokens: tuple[int, ...], no_forms: bool) -> None:
         inputs = make_inputs(count, HEADS)
         for name, spec in specs.items():
             result["quantizers"].append(measure_quantizer(spec, name, inputs, copy))
+            if count == FORMS_TOKENS:
+                result["threads"] += measure_threads(spec, name, inputs)
         for name, spec in forms.items() if count == FORMS_TOKENS else ():
             result["quantizers"].append(measure_quantizer(spec, name, inputs, copy))
         result["end_to_end"].append(measure_end_to_end(kernels, specs, inputs))

@@ -221,22 +221,22 @@ constexpr u32 kRopeOffsetBytes = 256;  // rope in a row of q
 constexpr u32 kRopeRowBytes = 128;  // of a row of q_rope and k_rope in bf16
 
 // threads
-constexpr u32 kThreads = 256;  // of a CTA
-constexpr u32 kWarps = 8;  // of a CTA
+constexpr u32 kThreads = 512;  // of a CTA
+constexpr u32 kWarps = 16;  // of a CTA
 constexpr u32 kMinCtas = 2;  // of an SM at least, by registers
 
 // rows of quantize_q
 constexpr u32 kQLanes = 8;  // that share a row
-constexpr u32 kQSteps = 4;  // rows that a thread has a part of
-constexpr u32 kQStepRows = 32;  // kThreads / kQLanes: rows of all threads
+constexpr u32 kQSteps = 2;  // rows that a thread has a part of
+constexpr u32 kQStepRows = 64;  // kThreads / kQLanes: rows of all threads
 constexpr u32 kQRows = 128;  // rows that the registers of a CTA hold
 constexpr u32 kQNopeUnits = 2;  // 16 bytes each, of a lane in a row of q_nope
 constexpr u32 kQRopeUnits = 1;  // 16 bytes each, of a lane in a row of q_rope
 
 // rows of quantize_kv
 constexpr u32 kKvLanes = 8;  // that share a row
-constexpr u32 kKvSteps = 4;  // rows that a thread has a part of
-constexpr u32 kKvStepRows = 32;  // kThreads / kKvLanes: rows of all threads
+constexpr u32 kKvSteps = 2;  // rows that a thread has a part of
+constexpr u32 kKvStepRows = 64;  // kThreads / kKvLanes: rows of all threads
 constexpr u32 kKvRows = 128;  // rows that the registers of a CTA hold
 constexpr u32 kKvNopeUnits = 2;  // 16 bytes each, of a lane in a row of k_nope
 constexpr u32 kKvVUnits = 2;  // 16 bytes each, of a lane in a row of v

@@ -14,12 +14,12 @@
 //   dsv3_fp8_vt_sm90_quantize_bf16, dsv3_fp8_vt_sm90_quantize_f16: stored values and all other scales
 //     quantize_q: q to q_nope and q_rope
 //     quantize_k: kv to k_nope, with k_rope
-//     transpose_v: v to tokens along rows, 128 columns of one head a CTA, through shared memory
+//     transpose_v: v to tokens along rows, 16 columns of one head a warp, through shared memory
 //
 // Shared memory:
 //        0   1024  largest_smem: the largest magnitude of each row, for two scales
 //     1024   1024  scale_smem: the scale of each token, for two tensors
-//     2048  16384  v_smem: V in e4m3, tokens along rows
+//     2048  32768  v_smem: V in e4m3, tokens along rows
 
 // ---- primitives: thin wrappers of single instructions; the only place with inline PTX ----
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
@@ -240,22 +240,22 @@ constexpr u32 kRopeOffsetBytes = 256;  // rope in a row of q
 constexpr u32 kRopeRowBytes = 128;  // of a row of q_rope and k_rope in bf16
 
 // threads
-constexpr u32 kThreads = 256;  // of a CTA
-constexpr u32 kWarps = 8;  // of a CTA
+constexpr u32 kThreads = 512;  // of a CTA
+constexpr u32 kWarps = 16;  // of a CTA
 constexpr u32 kMinCtas = 2;  // of an SM at least, by registers
 
 // rows of quantize_q
 constexpr u32 kQLanes = 8;  // that share a row
-constexpr u32 kQSteps = 4;  // rows that a thread has a part of
-constexpr u32 kQStepRows = 32;  // kThreads / kQLanes: rows of all threads
+constexpr u32 kQSteps = 2;  // rows that a thread has a part of
+constexpr u32 kQStepRows = 64;  // kThreads / kQLanes: rows of all threads
 constexpr u32 kQRows = 128;  // rows that the registers of a CTA hold
 constexpr u32 kQNopeUnits = 2;  // 16 bytes each, of a lane in a row of q_nope
 constexpr u32 kQRopeUnits = 1;  // 16 bytes each, of a lane in a row of q_rope
 
 // rows of quantize_k
 constexpr u32 kKLanes = 8;  // that share a row
-constexpr u32 kKSteps = 4;  // rows that a thread has a part of
-constexpr u32 kKStepRows = 32;  // kThreads / kKLanes: rows of all threads
+constexpr u32 kKSteps = 2;  // rows that a thread has a part of
+constexpr u32 kKStepRows = 64;  // kThreads / kKLanes: rows of all threads
 constexpr u32 kKRows = 128;  // rows that the registers of a CTA hold
 constexpr u32 kKNopeUnits = 2;  // 16 bytes each, of a lane in a row of k_nope
 
@@ -264,7 +264,7 @@ constexpr u32 kKRopeLanes = 8;  // of a warp that share a row of k_rope
 constexpr u32 kKRopeUnits = 1;  // 16 bytes each, of a lane
 
 // columns of the transposed V
-constexpr u32 kColumnGroups = 8;  // of 16 columns: one a warp
+constexpr u32 kColumnGroups = 16;  // of 16 columns: one a warp
 constexpr u32 kColumnUnits = 8;  // units of a row of V that lanes side by side load
 constexpr u32 kVRowUnits = 16;  // kVDepth / kUnitElems
 constexpr u32 kVUnitRounds = 2;  // kVRowUnits / kColumnUnits, rounded up
@@ -294,14 +294,14 @@ struct alignas(128) QuantizeSmem {
   alignas(128) float scale_smem[256];
   // V in e4m3, tokens along rows
   // Live: transpose_v.
-  alignas(128) u8 v_smem[16384];
+  alignas(128) u8 v_smem[32768];
 };
 
 // Planner and compiler are two witnesses of the map; where they disagree, generate the file again.
 MLA_ASSERT_FIELD(QuantizeSmem, largest_smem, 0, 1024);
 MLA_ASSERT_FIELD(QuantizeSmem, scale_smem, 1024, 1024);
-MLA_ASSERT_FIELD(QuantizeSmem, v_smem, 2048, 16384);
-static_assert(sizeof(QuantizeSmem) == 18432, "size of QuantizeSmem: regenerate");
+MLA_ASSERT_FIELD(QuantizeSmem, v_smem, 2048, 32768);
+static_assert(sizeof(QuantizeSmem) == 34816, "size of QuantizeSmem: regenerate");
 
 // ---- arguments ----
 
@@ -727,7 +727,7 @@ __device__ __forceinline__ Span tokens_of(const Params& params, u32, u32 group) 
   return {first, left < 16 ? left : 16};
 }
 
-// ---- transpose_v: v to tokens along rows, 128 columns of one head a CTA, through shared memory ----
+// ---- transpose_v: v to tokens along rows, 16 columns of one head a warp, through shared memory ----
 
 // Where shared memory has 16 tokens of a column of V. Units are exchanged by column, so that neither the
 // words that a warp writes nor the units that it reads meet in a bank.

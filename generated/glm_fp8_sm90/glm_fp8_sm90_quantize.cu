@@ -14,7 +14,7 @@
 //   glm_fp8_sm90_quantize_bf16, glm_fp8_sm90_quantize_f16: stored values and all other scales
 //     quantize_q: q to q_nope and q_rope
 //     quantize_k: kv to k_nope, with k_rope
-//     transpose_v: v to tokens along rows, 128 columns of one head a CTA, through shared memory
+//     transpose_v: v to tokens along rows, 16 columns of one head a warp, through shared memory
 //
 // Shared memory:
 //        0   1024  largest_smem: the largest magnitude of each row, for two scales
@@ -727,7 +727,7 @@ __device__ __forceinline__ Span tokens_of(const Params& params, u32, u32 group) 
   return {first, left < 16 ? left : 16};
 }
 
-// ---- transpose_v: v to tokens along rows, 128 columns of one head a CTA, through shared memory ----
+// ---- transpose_v: v to tokens along rows, 16 columns of one head a warp, through shared memory ----
 
 // Where shared memory has 16 tokens of a column of V. Units are exchanged by column, so that neither the
 // words that a warp writes nor the units that it reads meet in a bank.

@@ -7,9 +7,9 @@ from mla_codegen.arch import ARCHS
 from mla_codegen.plan import quantizer_text as text
 from mla_codegen.plan.model import Smem, SmemField
 from mla_codegen.plan.quantizer_constants import (
-    COLUMN_GROUPS,
+    COLUMN_UNITS,
     ROW_LANES,
-    THREADS,
+    UNIT_ELEMS,
     plan_constants,
     row_units,
 )
@@ -27,6 +27,12 @@ from mla_codegen.plan.quantizer_params import plan_params
 from mla_codegen.tensors import V_GROUP_TOKENS, SpecLike, TensorFacts, spec_mapping, tensor_facts
 
 _TEMPLATE = "quantize.cu.j2"
+_FEW_THREADS, _MANY_THREADS = 256, 512
+"""Of a CTA."""
+_FEW_UNITS = 8
+"""Units of 16 bytes, 32 registers, that leave a thread of 64 registers enough."""
+_TOKENS_OF_LANE = 4
+"""Tokens of V whose units a lane has when it turns them: those of four positions."""
 _CTA_ROWS = 128
 """Rows that a CTA keeps in registers at most: those of one token of 128 heads."""
 _LANE_UNITS = 16
@@ -53,22 +59,35 @@ def _q_names(facts: TensorFacts) -> tuple[str, ...]:
 
 def _row_units(facts: TensorFacts, names: tuple[str, ...]) -> int:
     """Units of 16 bytes that a lane has of one row of these segments."""
-    _, steps, thread_units = _row_shape(facts, names)
+    _, steps, thread_units = _row_shape(facts, names, _FEW_THREADS)
     return thread_units // steps
 
 
-def plan_quantizer(spec: SpecLike) -> QuantizerPlan | None:
+def _threads(facts: TensorFacts) -> int:
+    """Many where rows come in whole lines and a thread of so many has few units: 64 registers do then."""
+    tensors = [_q_names(facts), *([("k_nope",), ("v",)] if facts.v_transposed else [("k_nope", "v")])]
+    shapes = [_row_shape(facts, names, _MANY_THREADS) for names in tensors]
+    units = [thread_units for _, _, thread_units in shapes]
+    if facts.v_transposed:
+        units.append(_TOKENS_OF_LANE * -(-facts.v // (UNIT_ELEMS * COLUMN_UNITS)))
+    fits = all(lanes == ROW_LANES for lanes, _, _ in shapes) and max(units) <= _FEW_UNITS
+    return _MANY_THREADS if fits else _FEW_THREADS
+
+
+def plan_quantizer(spec: SpecLike, *, threads: int | None = None) -> QuantizerPlan | None:
     """The plan of a spec's quantiser; the same spec gives the same plan everywhere.
 
-    None where it has none, and for a mapping that is no whole spec: it lacks a name or a target.
+    None where it has none, and for a mapping that is no whole spec: it lacks a name or a target. `threads`
+    of a CTA are 256 or 512, by default as many as leave two CTAs of an SM room in the registers.
     """
     facts, mapping = tensor_facts(spec), spec_mapping(spec)
     if not quantizes(facts) or not {"name", "arch"} <= set(mapping):
         return None
     name, arch = str(mapping["name"]), str(mapping["arch"])
-    parts = _parts(facts)
+    threads = threads or _threads(facts)
+    parts = _parts(facts, threads)
     kernels = _kernels(name, parts)
-    smem = _smem(facts, parts)
+    smem = _smem(facts, parts, threads)
     features = _features(facts, parts, smem)
     return QuantizerPlan(
         name=name,
@@ -88,7 +107,7 @@ def plan_quantizer(spec: SpecLike) -> QuantizerPlan | None:
         mma_atoms=(),
         features=features,
         inputs=_INPUTS,
-        constants=plan_constants(facts, parts, _LARGEST_TOKENS),
+        constants=plan_constants(facts, parts, _LARGEST_TOKENS, threads),
         smem=smem,
         params=plan_params(facts, parts),
         parts=parts,
@@ -99,31 +118,33 @@ def plan_quantizer(spec: SpecLike) -> QuantizerPlan | None:
         v_scale=_v_scale(facts),
         rope_store="store_e4m3" if facts.rope_dtype == "e4m3" else "store_halves",
         rope_conversion={"f16": "cvt_satfinite_f16x2"}.get(facts.rope_dtype, "cvt_bf16x2"),
-        threads=THREADS,
+        threads=threads,
         smem_bytes=0 if smem is None else smem.sizeof_bytes,
         largest_tokens=_LARGEST_TOKENS,
     )
 
 
-def _parts(facts: TensorFacts) -> tuple[Part, ...]:
+def _parts(facts: TensorFacts, threads: int) -> tuple[Part, ...]:
     """All roles, those of the first kernel in front: it is there where scales need more than a CTA's rows."""
     forms = (("q", facts.q_scale), ("k", facts.k_scale), ("v", facts.v_scale))
-    parts = [_largest_part(facts, tensor, form) for tensor, form in forms if form in ("tensor", "head")]
+    parts = [
+        _largest_part(facts, threads, tensor, form) for tensor, form in forms if form in ("tensor", "head")
+    ]
     if facts.v_transposed:
         if facts.v_scale in ("token", "token_head"):
-            parts.append(_rows_part(facts, "scale_v", "ScaleV", ("v",), stores=False))
-        kv = (_rows_part(facts, "quantize_k", "K", ("k_nope",)), _transposing_part(facts))
+            parts.append(_rows_part(facts, threads, "scale_v", "ScaleV", ("v",), stores=False))
+        kv = (_rows_part(facts, threads, "quantize_k", "K", ("k_nope",)), _transposing_part(facts, threads))
     elif _row_units(facts, ("k_nope", "v")) <= _LANE_UNITS:
-        kv = (_rows_part(facts, "quantize_kv", "Kv", ("k_nope", "v")),)
+        kv = (_rows_part(facts, threads, "quantize_kv", "Kv", ("k_nope", "v")),)
     else:
         kv = (
-            _rows_part(facts, "quantize_k", "K", ("k_nope",)),
-            _rows_part(facts, "quantize_v", "V", ("v",)),
+            _rows_part(facts, threads, "quantize_k", "K", ("k_nope",)),
+            _rows_part(facts, threads, "quantize_v", "V", ("v",)),
         )
-    return (*parts, _rows_part(facts, "quantize_q", "Q", _q_names(facts)), *kv)
+    return (*parts, _rows_part(facts, threads, "quantize_q", "Q", _q_names(facts)), *kv)
 
 
-def _largest_part(facts: TensorFacts, tensor: str, form: str) -> Part:
+def _largest_part(facts: TensorFacts, threads: int, tensor: str, form: str) -> Part:
     """CTAs that look for the largest elements of a tensor per head or of all."""
     segment = "v" if tensor == "v" else f"{tensor}_nope"
     names, targets = [segment], [Target(name=f"{tensor}_largest", segment=segment, form=form)]
@@ -132,6 +153,7 @@ def _largest_part(facts: TensorFacts, tensor: str, form: str) -> Part:
         targets.append(Target(name="q_rope_largest", segment="q_rope", form=form))
     return _part(
         facts,
+        threads,
         f"largest_{tensor}",
         f"Largest{tensor.upper()}",
         tuple(names),
@@ -141,20 +163,29 @@ def _largest_part(facts: TensorFacts, tensor: str, form: str) -> Part:
 
 
 def _rows_part(
-    facts: TensorFacts, function: str, prefix: str, names: tuple[str, ...], *, stores: bool = True
+    facts: TensorFacts,
+    threads: int,
+    function: str,
+    prefix: str,
+    names: tuple[str, ...],
+    *,
+    stores: bool = True,
 ) -> Part:
     """CTAs that read rows and store them, or their scales alone."""
     by_token = any(_form(facts, name) == "token" for name in names)
     body = "_quantize_rows_by_token.cu.j2" if by_token else "_quantize_rows.cu.j2"
-    return _part(facts, function, prefix, names, body=body, stores=stores, scaled=True)
+    return _part(facts, threads, function, prefix, names, body=body, stores=stores, scaled=True)
 
 
-def _transposing_part(facts: TensorFacts) -> Part:
-    return _part(facts, "transpose_v", "TransposeV", ("v",), body="_quantize_transpose_v.cu.j2", stores=True)
+def _transposing_part(facts: TensorFacts, threads: int) -> Part:
+    return _part(
+        facts, threads, "transpose_v", "TransposeV", ("v",), body="_quantize_transpose_v.cu.j2", stores=True
+    )
 
 
 def _part(
     facts: TensorFacts,
+    threads: int,
     function: str,
     prefix: str,
     names: tuple[str, ...],
@@ -164,7 +195,7 @@ def _part(
     stores: bool = False,
     scaled: bool = False,
 ) -> Part:
-    lanes, steps, thread_units = _row_shape(facts, names)
+    lanes, steps, thread_units = _row_shape(facts, names, threads)
     scales = tuple(_scale(facts, name) for name in names if scaled and _form(facts, name) != "none")
     token_scales = tuple(scale for scale in scales if scale.form == "token")
     has_k = facts.rope > 0 and "k_nope" in names
@@ -185,7 +216,7 @@ def _part(
         lanes=lanes,
         steps=steps,
         thread_units=thread_units,
-        rows_per_cta=THREADS // lanes * steps,
+        rows_per_cta=threads // lanes * steps,
         segments=tuple(_segment(facts, prefix, name, stores=stores, last=names[-1]) for name in names),
         scales=scales,
         token_scales=token_scales,
@@ -197,12 +228,12 @@ def _part(
     )
 
 
-def _row_shape(facts: TensorFacts, names: tuple[str, ...]) -> tuple[int, int, int]:
+def _row_shape(facts: TensorFacts, names: tuple[str, ...], threads: int) -> tuple[int, int, int]:
     """Lanes that share a row of these segments, rows that a thread has a part of, and units in them all."""
     units = row_units(facts, names).values()
     lanes = min(ROW_LANES, *(count & -count for count in units))
     row = sum(units) // lanes
-    steps = max(1, min(_CTA_ROWS * lanes // THREADS, _LANE_UNITS // row))
+    steps = max(1, min(_CTA_ROWS * lanes // threads, _LANE_UNITS // row))
     return lanes, steps, steps * row
 
 
@@ -284,7 +315,7 @@ def _kernels(name: str, parts: tuple[Part, ...]) -> tuple[QuantizerKernel, ...]:
     return tuple(kernel for kernel in made if kernel.roles)
 
 
-def _smem(facts: TensorFacts, parts: tuple[Part, ...]) -> Smem | None:
+def _smem(facts: TensorFacts, parts: tuple[Part, ...], threads: int) -> Smem | None:
     """The map of shared memory: what the rows of a token tell each other, and V while it is turned."""
     rows = max((part.rows_per_cta for part in parts if part.token_scales), default=0)
     sizes = [
@@ -300,7 +331,7 @@ def _smem(facts: TensorFacts, parts: tuple[Part, ...]) -> Smem | None:
     ]
     fields, offset = [], 0
     if facts.v_transposed:
-        v_bytes = facts.v * COLUMN_GROUPS * V_GROUP_TOKENS
+        v_bytes = facts.v * threads // 32 * V_GROUP_TOKENS
         sizes.append(("v_smem", "u8", v_bytes, 1, "V in e4m3, tokens along rows", "transpose_v"))
     for name, element, count, size, content, live in sizes:
         if count == 0:

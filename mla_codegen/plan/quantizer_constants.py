@@ -10,15 +10,12 @@ from mla_codegen.plan.quantizer_model import Part
 from mla_codegen.scale_rule import E4M3_LARGEST, ROPE_LARGEST, SMALLEST_SCALE
 from mla_codegen.tensors import V_GROUP_TOKENS, TensorFacts
 
-THREADS = 256
 UNIT_ELEMS = 8
 """Elements of q, kv and k_rope in 16 bytes."""
 ROW_LANES = 8
 """Lanes that share a row of q or kv at most: 16 bytes each are one line of the cache."""
 K_ROPE_LANES = 32
 """Lanes that share a row of k_rope at most: a warp."""
-COLUMN_GROUPS = THREADS // 32
-"""Groups of 16 columns of the transposed V that a CTA makes: one a warp."""
 COLUMN_UNITS = 8
 """Units of a row of V that a warp loads at a time: 128 bytes, in each of the rows of four lanes."""
 _INPUT_BYTES = 2
@@ -32,10 +29,10 @@ _Row = tuple[str, str, object, str]
 
 
 def plan_constants(
-    facts: TensorFacts, parts: tuple[Part, ...], largest_tokens: int
+    facts: TensorFacts, parts: tuple[Part, ...], largest_tokens: int, threads: int
 ) -> tuple[ConstantGroup, ...]:
     """The groups in printing order."""
-    groups = [_group("sizes", _sizes(facts)), _group("threads", _threads(parts))]
+    groups = [_group("sizes", _sizes(facts)), _group("threads", _threads(parts, threads))]
     groups += [
         _group(f"rows of {part.function}", _rows(facts, part))
         for part in parts
@@ -45,7 +42,7 @@ def plan_constants(
     if facts.rope:
         groups.append(_group("rows of k_rope", _k_rope(facts)))
     if facts.v_transposed:
-        groups.append(_group("columns of the transposed V", _columns(facts)))
+        groups.append(_group("columns of the transposed V", _columns(facts, threads)))
     if scaled or any(part.targets for part in parts):
         groups.append(_group("scales", _scales(facts, parts, largest_tokens)))
     return tuple(groups)
@@ -82,13 +79,13 @@ def _sizes(facts: TensorFacts) -> list[_Row]:
     return rows
 
 
-def _threads(parts: tuple[Part, ...]) -> list[_Row]:
+def _threads(parts: tuple[Part, ...], threads: int) -> list[_Row]:
     whole_lines = all(part.lanes == ROW_LANES for part in parts)
     units = max((part.thread_units for part in parts), default=0)
     ctas = 2 if units <= _MANY_UNITS and whole_lines else 1
     return [
-        ("u32", "kThreads", THREADS, "of a CTA"),
-        ("u32", "kWarps", THREADS // 32, "of a CTA"),
+        ("u32", "kThreads", threads, "of a CTA"),
+        ("u32", "kWarps", threads // 32, "of a CTA"),
         ("u32", "kMinCtas", ctas, "of an SM at least, by registers"),
     ]
 
@@ -98,7 +95,12 @@ def _rows(facts: TensorFacts, part: Part) -> list[_Row]:
     rows: list[_Row] = [
         ("u32", f"{prefix}Lanes", lanes, "that share a row"),
         ("u32", f"{prefix}Steps", steps, "rows that a thread has a part of"),
-        ("u32", f"{prefix}StepRows", THREADS // lanes, f"kThreads / {prefix}Lanes: rows of all threads"),
+        (
+            "u32",
+            f"{prefix}StepRows",
+            part.rows_per_cta // steps,
+            f"kThreads / {prefix}Lanes: rows of all threads",
+        ),
         ("u32", f"{prefix}Rows", part.rows_per_cta, "rows that the registers of a CTA hold"),
     ]
     units = row_units(facts, (segment.name for segment in part.segments))
@@ -116,10 +118,10 @@ def _k_rope(facts: TensorFacts) -> list[_Row]:
     ]
 
 
-def _columns(facts: TensorFacts) -> list[_Row]:
+def _columns(facts: TensorFacts, threads: int) -> list[_Row]:
     units = facts.v // UNIT_ELEMS
     return [
-        ("u32", "kColumnGroups", COLUMN_GROUPS, f"of {V_GROUP_TOKENS} columns: one a warp"),
+        ("u32", "kColumnGroups", threads // 32, f"of {V_GROUP_TOKENS} columns: one a warp"),
         ("u32", "kColumnUnits", COLUMN_UNITS, "units of a row of V that lanes side by side load"),
         ("u32", "kVRowUnits", units, "kVDepth / kUnitElems"),
         ("u32", "kVUnitRounds", -(-units // COLUMN_UNITS), "kVRowUnits / kColumnUnits, rounded up"),

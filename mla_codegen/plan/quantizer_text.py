@@ -15,7 +15,7 @@ DOES = {
     "quantize_kv": "kv to k_nope and v, with k_rope",
     "quantize_k": "kv to k_nope, with k_rope",
     "quantize_v": "kv to v",
-    "transpose_v": "v to tokens along rows, 128 columns of one head a CTA, through shared memory",
+    "transpose_v": "v to tokens along rows, 16 columns of one head a warp, through shared memory",
 }
 
 

@@ -117,11 +117,23 @@ def test_rows_that_fit_no_registers_have_no_quantiser() -> None:
     assert plan_quantizer(spec_of(dims={"nope": 240, "rope": 144, "v": 128})) is not None
 
 
+def test_threads_of_a_cta() -> None:
+    """As many as 64 registers a thread allow; either number can be asked for."""
+    default = spec_of(scales={"q": "token", "k": "token", "rope": "prescaled"})
+    assert (planned(default)[0].threads, planned(load_spec(SPECS["glm_fp8_sm90"]))[0].threads) == (512, 256)
+    few = plan_quantizer(default, threads=256)
+    assert few is not None
+    assert (few.threads, constant(few, "kQSteps"), constant(few, "kQRows")) == (256, 4, 128)
+    assert [constant(planned(default)[0], name) for name in ("kQSteps", "kQRows")] == [2, 128]
+    result = compile_source(render_quantizer(few), arch=few.arch, name=few.name)
+    assert all(figures.registers <= 128 for figures in result.entries)
+
+
 def test_a_wrong_offset_stops_with_our_message() -> None:
     _, source = planned(load_spec(SPECS["dsv3_fp8_vt_sm90"]))
-    right = "(QuantizeSmem, v_smem, 2048, 16384)"
+    right = "(QuantizeSmem, v_smem, 2048, 32768)"
     assert source.count(right) == 1
-    said = compile_errors(source.replace(right, "(QuantizeSmem, v_smem, 2064, 16384)"), arch="sm_90a")
+    said = compile_errors(source.replace(right, "(QuantizeSmem, v_smem, 2064, 32768)"), arch="sm_90a")
     assert "planner and compiler disagree on QuantizeSmem::v_smem; regenerate" in said
 
 
