@@ -14,6 +14,8 @@ from mla_codegen.errors import CompileError, Diagnostic, MlaCodegenError, PlanEr
 from mla_codegen.files import cache_folder
 from mla_codegen.plan.builder import make_plan
 from mla_codegen.plan.model import Plan
+from mla_codegen.plan.quantizer import plan_quantizer
+from mla_codegen.plan.quantizer_model import QuantizerPlan
 from mla_codegen.runtime.cache import default_cache
 from mla_codegen.runtime.cubin import check_against_plan
 from mla_codegen.runtime.nvrtc import CompileResult
@@ -23,10 +25,11 @@ from mla_codegen.spec_loader import load_spec, load_specs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan and the spec file it came from."""
+    """A plan, that of its quantiser where there is one, and the spec file they came from."""
 
     path: Path
     plan: Plan
+    quantizer: QuantizerPlan | None
 
 
 def build(spec: Spec | str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None) -> Path:
@@ -43,7 +46,7 @@ def build(spec: Spec | str | os.PathLike[str], *, out: str | os.PathLike[str] | 
         target = Path(out)
     elif loaded.origin.path:
         target = emit.default_out(Path(loaded.origin.path))
-    emit.write(emit.products(plan), target)
+    emit.write(emit.products(plan, plan_quantizer(loaded)), target)
     return target / plan.name
 
 
@@ -67,7 +70,8 @@ def plan_files(paths: Iterable[Path], *, debug: bool = False) -> tuple[Planned, 
             continue
         for spec in specs:
             try:
-                planned.append(Planned(path=path, plan=plan_spec(spec, debug=debug)))
+                plan = plan_spec(spec, debug=debug)
+                planned.append(Planned(path=path, plan=plan, quantizer=plan_quantizer(spec)))
             except PlanError as error:
                 faults += error.diagnostics
     faults += _same_names(planned)
@@ -110,7 +114,14 @@ def compile_plan(plan: Plan, source: str, *, arch: str | None = None) -> Compile
     return result
 
 
-def _check_family(plan: Plan, arch: str) -> None:
+def compile_quantizer(plan: QuantizerPlan, source: str, *, arch: str | None = None) -> CompileResult:
+    """The cubin of a quantiser's source as `compile_plan` gives that of a kernel."""
+    target = plan.arch if arch is None else arch
+    _check_family(plan, target)
+    return default_cache(cache_folder()).get(source, arch=target, name=f"{plan.name}_quantize")
+
+
+def _check_family(plan: Plan | QuantizerPlan, arch: str) -> None:
     family = ARCHS[plan.arch].family
     allowed = [name for name, limits in ARCHS.items() if limits.family == family]
     if arch not in allowed:

@@ -11,7 +11,8 @@ from pathlib import Path
 from mla_codegen.digest import sha256
 from mla_codegen.files import write_atomically
 from mla_codegen.plan.model import Plan
-from mla_codegen.render import render, render_init
+from mla_codegen.plan.quantizer_model import QuantizerPlan
+from mla_codegen.render import render, render_init, render_quantizer
 
 OUT_FOLDER = "generated"
 """Name of the folder that holds one folder of products per plan."""
@@ -39,16 +40,25 @@ def stamped(plan: Plan, source: str) -> Plan:
     return dataclasses.replace(plan, source_digest=sha256(source.encode("ascii")))
 
 
-def products(plan: Plan, *, templates: Path | None = None) -> tuple[Product, ...]:
-    """The source, `plan.json` and `__init__.py` of `plan`; equal plans give equal bytes."""
+def products(
+    plan: Plan, quantizer: QuantizerPlan | None = None, *, templates: Path | None = None
+) -> tuple[Product, ...]:
+    """The source, `plan.json` and `__init__.py` of `plan`, and the source of its quantiser where it has one.
+
+    Equal plans give equal bytes.
+    """
     source = render(plan, templates=templates)
     final = stamped(plan, source)
     folder = Path(plan.name)
-    return (
+    made = [
         Product(path=folder / f"{plan.name}.cu", text=source),
         Product(path=folder / "plan.json", text=final.to_json()),
         Product(path=folder / "__init__.py", text=render_init(final, templates=templates)),
-    )
+    ]
+    if quantizer is not None:
+        text = render_quantizer(quantizer, templates=templates)
+        made.append(Product(path=folder / f"{quantizer.name}_quantize.cu", text=text))
+    return tuple(made)
 
 
 def write(files: Collection[Product], out: Path) -> tuple[Change, ...]:

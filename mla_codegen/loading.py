@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mla_codegen.arch import ARCHS
-from mla_codegen.errors import LaunchError
+from mla_codegen.errors import CompileError, LaunchError
+from mla_codegen.files import cache_folder
 from mla_codegen.plan.model import Plan
 from mla_codegen.runtime import make_kernel, may_compile, read_built_folder
+from mla_codegen.runtime.limited import Limited
 
 if TYPE_CHECKING:
+    from mla_codegen.runtime.quantizer import Quantizer
     from mla_codegen.spec import Spec
+    from mla_codegen.tensors import SpecLike, TensorFacts
 
     Source: TypeAlias = "str | os.PathLike[str] | Spec"
 
 _BACKENDS = ("gpu", "emulator", "auto")
+_MAX_QUANTIZERS = 64
+_quantizers: Limited[tuple[str, str, TensorFacts], Quantizer | None] = Limited(_MAX_QUANTIZERS)
 
 
 def load(
@@ -78,6 +84,39 @@ def _render(source: Source, *, debug: bool) -> tuple[Plan, str]:
     plan = make_plan(spec, debug=debug)
     text = render(plan)
     return stamped(plan, text), text
+
+
+def load_quantizer(spec: SpecLike, facts: TensorFacts) -> Quantizer | None:
+    """The generated quantiser of a spec with these facts, made once per process.
+
+    None where there is none: the spec is not of e4m3, it is a mapping without name or target, or the
+    templates' library or the compiler is not installed.
+    """
+    from mla_codegen.tensors import spec_mapping
+
+    mapping = spec_mapping(spec)
+    key = (str(mapping.get("name")), str(mapping.get("arch")), facts)
+    if key not in _quantizers:
+        _quantizers.keep(key, _make_quantizer(mapping))
+    return _quantizers[key]
+
+
+def _make_quantizer(mapping: Mapping[str, Any]) -> Quantizer | None:
+    from mla_codegen.plan.quantizer import plan_quantizer
+    from mla_codegen.runtime.cache import default_cache
+    from mla_codegen.runtime.nvrtc import find_nvrtc
+    from mla_codegen.runtime.quantizer import Quantizer
+
+    plan = plan_quantizer(mapping)
+    if plan is None:
+        return None
+    try:
+        from mla_codegen.render import render_quantizer
+
+        find_nvrtc(plan.arch)
+    except (ModuleNotFoundError, CompileError):
+        return None
+    return Quantizer(plan, render_quantizer(plan), cache=default_cache(cache_folder()))
 
 
 def _fitting(built: Sequence[Built]) -> Built:

@@ -13,13 +13,14 @@ round to nearest even and saturate.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mla_codegen.arrays import ArrayLibrary, library_of, to_host
-from mla_codegen.dtypes import DTYPES
+from mla_codegen.scale_rule import E4M3_LARGEST, ROPE_LARGEST, SMALLEST_SCALE
 from mla_codegen.tensors import (
     V_GROUP_TOKENS,
     SpecLike,
@@ -28,14 +29,11 @@ from mla_codegen.tensors import (
     check_axes,
     check_cu_seqlens,
     check_heads,
+    spec_mapping,
     tensor_facts,
     transposed_v_columns,
     transposed_v_width,
 )
-
-_E4M3_LARGEST = DTYPES["e4m3"].max_finite
-_SMALLEST_SCALE = 2.0**-126
-_ROPE_LARGEST = {"e4m3": _E4M3_LARGEST, "f16": DTYPES["f16"].max_finite, "bf16": 2.0**48}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +56,18 @@ def quantize(
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
     max_seqlen_q: int | None = None,
+    out: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Arguments of a kernel of `spec` for true queries, keys and values: `kernel(**quantize(...))`.
 
     The library of `q` is the library of all results: NumPy gives ml_dtypes arrays for e4m3 and bf16, CuPy
-    uint8 and uint16 codes, torch its own float8_e4m3fn and bfloat16. All inputs are on one device. For
-    device arrays nothing is synchronised, except to learn `max_seqlen_q` where it is not given and for the
-    columns of a ragged transposed V.
+    uint8 and uint16 codes, torch its own float8_e4m3fn and bfloat16. All inputs are on one device.
+
+    CuPy and torch arrays on a GPU that are bf16 or f16, all the same, with rows at multiples of 16 bytes, go
+    through generated kernels for specs of e4m3, which give the very bits of NumPy. They wait for nothing,
+    except to learn `max_seqlen_q` where it is not given, and can be captured in a CUDA graph once a call has
+    compiled them. All other arrays go through operations of their library, which wait for the columns of a
+    ragged transposed V too.
 
     Args:
         spec: Spec, plain mapping of one, or path of a YAML file.
@@ -74,6 +77,8 @@ def quantize(
         k_rope: [total_k, rope] or [total_k, 1, rope], or with [batch, kv_len] in front; None where rope is 0.
         cu_seqlens_q, cu_seqlens_k: int [batch + 1] from 0, for ragged layouts only.
         max_seqlen_q: capacity to pass on, by default the longest query sequence; for ragged queries only.
+        out: arrays by name to write values and scales to, such as an earlier call with such inputs gave; by
+            default new ones.
 
     Returns:
         q_nope, q_rope, k_nope, k_rope, v, the scales that the spec declares (float32), and for ragged layouts
@@ -81,14 +86,98 @@ def quantize(
 
     Raises:
         ValueError: arguments missing, not declared or with wrong shapes; infinities or NaN in host arrays;
-            lengths in host memory that fall or do not fit the tensors.
+            lengths in host memory that fall or do not fit the tensors; arrays of `out` that do not fit.
     """
+    spec = spec_mapping(spec)
     facts = tensor_facts(spec)
     lib = library_of(q)
     lengths = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
     check_arguments(facts, {"k_rope": k_rope, **lengths})
     if max_seqlen_q is not None and not facts.q_ragged:
         raise ValueError(f"max_seqlen_q {max_seqlen_q} is given for dense queries, leave it out")
+    _check_shapes(facts, q, kv, k_rope)
+    packed_lengths = _packed_lengths(facts, lib, q, kv, lengths, max_seqlen_q)
+    packed = None
+    if not lib.is_host(q):
+        packed = _by_kernels(spec, facts, q, kv, k_rope, packed_lengths.get("cu_seqlens_k"), out)
+    if packed is None:
+        packed = _by_arrays(facts, lib, q, kv, k_rope, cu_seqlens_k)
+        packed = packed if out is None else _written(out, packed)
+    return packed | packed_lengths
+
+
+def _check_shapes(facts: TensorFacts, q: Any, kv: Any, k_rope: Any) -> None:
+    """ValueError where shapes do not fit the spec or each other."""
+    check_axes("q", tuple(q.shape), facts.q_ragged, 2, facts.nope + facts.rope)
+    check_axes("kv", tuple(kv.shape), facts.kv_ragged, 2, facts.nope + facts.v)
+    check_heads(facts, q.shape[-2], kv.shape[-2])
+    tokens = tuple(kv.shape[:-2])
+    if k_rope is not None and tuple(k_rope.shape) not in ((*tokens, facts.rope), (*tokens, 1, facts.rope)):
+        allowed = f"{(*tokens, facts.rope)} or {(*tokens, 1, facts.rope)}"
+        raise ValueError(f"k_rope has shape {tuple(k_rope.shape)}, kv and the spec allow {allowed}")
+
+
+def _packed_lengths(
+    facts: TensorFacts,
+    lib: ArrayLibrary,
+    q: Any,
+    kv: Any,
+    lengths: dict[str, Any],
+    max_seqlen_q: int | None,
+) -> dict[str, Any]:
+    """Lengths in int32 and, for ragged queries, their capacity."""
+    packed: dict[str, Any] = {}
+    tokens = {"cu_seqlens_q": q.shape[0], "cu_seqlens_k": kv.shape[0]}
+    for name, value in lengths.items():
+        if value is not None:
+            if isinstance(value, (np.ndarray, list, tuple)):
+                check_cu_seqlens(name, np.asarray(value), tokens[name])
+            packed[name] = lib.int_array(value, q, 32)
+    if facts.q_ragged:
+        longest = max_seqlen_q
+        if longest is None:
+            longest = int(np.diff(to_host(lengths["cu_seqlens_q"])).max(initial=0))
+        packed["max_seqlen_q"] = longest
+    return packed
+
+
+def _by_kernels(
+    spec: SpecLike, facts: TensorFacts, q: Any, kv: Any, k_rope: Any, cu_seqlens_k: Any, out: Any
+) -> dict[str, Any] | None:
+    """Values and scales by the generated quantiser; None where there is none for spec and arrays."""
+    from mla_codegen.loading import load_quantizer
+
+    quantizer = load_quantizer(spec, facts)
+    if quantizer is None:
+        return None
+    inputs = {"q": q, "kv": kv} | ({} if k_rope is None else {"k_rope": k_rope})
+    reads_lengths = facts.v_transposed and facts.kv_ragged
+    cu_seqlens_k = cu_seqlens_k if reads_lengths else None
+    packed = quantizer(inputs, cu_seqlens_k=cu_seqlens_k, out=out)
+    return packed if packed is None or facts.rope else packed | {"q_rope": None, "k_rope": None}
+
+
+def _written(out: Mapping[str, Any], packed: dict[str, Any]) -> dict[str, Any]:
+    """`packed` copied to the arrays of `out`; ValueError where one is missing or is another kind of array."""
+    arrays = {name: array for name, array in packed.items() if array is not None}
+    for name, array in arrays.items():
+        found = out.get(name)
+        if found is None:
+            raise ValueError(f"out has no {name}, pass what an earlier call with such inputs gave")
+        if type(found) is not type(array) or (found.shape, found.dtype) != (array.shape, array.dtype):
+            raise ValueError(
+                f"{name} of out is {getattr(found, 'dtype', type(found).__name__)}"
+                f"{list(getattr(found, 'shape', []))}, {array.dtype}{list(array.shape)} is needed"
+            )
+    for name, array in arrays.items():
+        out[name][...] = array
+    return packed | {name: out[name] for name in arrays}
+
+
+def _by_arrays(
+    facts: TensorFacts, lib: ArrayLibrary, q: Any, kv: Any, k_rope: Any, cu_seqlens_k: Any
+) -> dict[str, Any]:
+    """Values and scales by the operations of the array library; the twin of the generated kernels."""
     inputs = _inputs(facts, lib, q, kv, k_rope)
     packed: dict[str, Any] = {}
     q_scale = _scale(facts, lib, facts.q_scale, inputs.q_nope, inputs.q_rope)
@@ -105,29 +194,13 @@ def quantize(
     for (name, form), scale in zip(forms.items(), (q_scale, k_scale, v_scale), strict=True):
         if scale is not None:
             packed[name] = _scale_layout(form, scale)
-    tokens = {"cu_seqlens_q": inputs.q_nope.shape[0], "cu_seqlens_k": inputs.k_nope.shape[0]}
-    for name, value in lengths.items():
-        if value is not None:
-            if isinstance(value, (np.ndarray, list, tuple)):
-                check_cu_seqlens(name, np.asarray(value), tokens[name])
-            packed[name] = lib.int_array(value, inputs.q_nope, 32)
-    if facts.q_ragged:
-        longest = int(np.diff(to_host(cu_seqlens_q)).max(initial=0)) if max_seqlen_q is None else max_seqlen_q
-        packed["max_seqlen_q"] = longest
     return packed
 
 
 def _inputs(facts: TensorFacts, lib: ArrayLibrary, q: Any, kv: Any, k_rope: Any) -> _Inputs:
-    """Checks shapes, splits nope from rope and V, converts to float32."""
-    check_axes("q", tuple(q.shape), facts.q_ragged, 2, facts.nope + facts.rope)
-    check_axes("kv", tuple(kv.shape), facts.kv_ragged, 2, facts.nope + facts.v)
-    check_heads(facts, q.shape[-2], kv.shape[-2])
-    tokens = tuple(kv.shape[:-2])
+    """Splits nope from rope and V, converts to float32."""
     if k_rope is not None:
-        if tuple(k_rope.shape) not in ((*tokens, facts.rope), (*tokens, 1, facts.rope)):
-            allowed = f"{(*tokens, facts.rope)} or {(*tokens, 1, facts.rope)}"
-            raise ValueError(f"k_rope has shape {tuple(k_rope.shape)}, kv and the spec allow {allowed}")
-        k_rope = _finite(lib, "k_rope", k_rope).reshape((*tokens, 1, facts.rope))
+        k_rope = _finite(lib, "k_rope", k_rope).reshape((*kv.shape[:-2], 1, facts.rope))
     q, kv = _finite(lib, "q", q), _finite(lib, "kv", kv)
     return _Inputs(
         q_nope=q[..., : facts.nope],
@@ -157,12 +230,12 @@ def _scale(facts: TensorFacts, lib: ArrayLibrary, form: str, x: Any, rope: Any) 
         return None
     axes = _group_axes(form, x.ndim)
     largest = lib.amax(x, axes)
-    scale = _share(largest, _E4M3_LARGEST)
+    scale = _share(largest, E4M3_LARGEST)
     is_zero = largest == 0
-    floor = _SMALLEST_SCALE
+    floor = SMALLEST_SCALE
     if rope is not None and facts.rope_prescaled:
         rope_largest = lib.amax(rope, axes)
-        floor = lib.maximum(_share(rope_largest, _ROPE_LARGEST[facts.rope_dtype]), _SMALLEST_SCALE)
+        floor = lib.maximum(_share(rope_largest, ROPE_LARGEST[facts.rope_dtype]), SMALLEST_SCALE)
         if facts.rope_dtype == "e4m3":
             is_zero = is_zero & (rope_largest == 0)
     return lib.maximum(lib.where(is_zero, 1.0, scale), floor)
@@ -200,7 +273,7 @@ def _packed_rope(
     packed = {"q_rope": lib.cast(q_rope, facts.rope_dtype)}
     if facts.k_rope_scale == "token":
         largest = lib.amax(k_rope, (-2, -1))
-        scale = lib.where(largest == 0, 1.0, lib.maximum(_share(largest, _E4M3_LARGEST), _SMALLEST_SCALE))
+        scale = lib.where(largest == 0, 1.0, lib.maximum(_share(largest, E4M3_LARGEST), SMALLEST_SCALE))
         k_rope = k_rope / scale
         packed["k_rope_scale"] = scale[..., 0, 0]
     packed["k_rope"] = lib.cast(k_rope[..., 0, :], facts.rope_dtype)

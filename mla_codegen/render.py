@@ -15,6 +15,7 @@ from types import MappingProxyType
 import jinja2
 
 from mla_codegen.plan.model import Plan
+from mla_codegen.plan.quantizer_model import QuantizerPlan
 from mla_codegen.resources import primitives_folder, templates_folder
 
 PRIMITIVES_PREFIX = "primitives/"
@@ -78,12 +79,17 @@ def render(plan: Plan, *, templates: Path | None = None) -> str:
     return _render(plan.template, plan, templates)
 
 
+def render_quantizer(plan: QuantizerPlan, *, templates: Path | None = None) -> str:
+    """The CUDA source of a quantiser; equal plans give equal text on every machine."""
+    return _render(plan.template, plan, templates)
+
+
 def render_init(plan: Plan, *, templates: Path | None = None) -> str:
     """The `__init__.py` that lies beside the source and loads the kernel on first use."""
     return _render("init.py.j2", plan, templates)
 
 
-def _render(template: str, plan: Plan, templates: Path | None) -> str:
+def _render(template: str, plan: Plan | QuantizerPlan, templates: Path | None) -> str:
     return tidy(environment(templates).get_template(template).render({"plan": plan}), name=template)
 
 

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from mla_codegen import emit
 from mla_codegen.arch import ARCHS
-from mla_codegen.build import Planned, compile_plan, kernel_names, plan_files, plan_spec
+from mla_codegen.build import (
+    Planned,
+    compile_plan,
+    compile_quantizer,
+    kernel_names,
+    plan_files,
+    plan_spec,
+)
 from mla_codegen.cli.output import print_diagnostics, print_json, print_table
 from mla_codegen.cli.plan_text import print_plan
 from mla_codegen.errors import CompileError, Diagnostic
 from mla_codegen.files import write_atomically
 from mla_codegen.plan.model import Plan
+from mla_codegen.plan.quantizer_model import QuantizerPlan
 from mla_codegen.resources import package_folder
 from mla_codegen.runtime.nvrtc import CompileResult
 from mla_codegen.runtime.stored import write_stored
@@ -71,9 +79,9 @@ def build(
         return
     sources = []
     for item in planned:
-        files = emit.products(item.plan)
+        files = emit.products(item.plan, item.quantizer)
         report_changes(emit.write(files, _target(item, out)))
-        sources.append(files[0].text)
+        sources.append({file.path.name: file.text for file in files})
     if not no_compile:
         _compile(planned, sources, arch=arch, cubin_out=out, cubin=cubin)
 
@@ -129,17 +137,23 @@ def report_changes(changes: Sequence[emit.Change]) -> None:
         click.echo(f"{change.verb} {change.path}")
 
 
-def print_figures(results: Sequence[tuple[Plan, str, CompileResult]]) -> None:
+def print_figures(results: Sequence[tuple[Plan | QuantizerPlan, str, CompileResult]]) -> None:
     """What the compiler made of each kernel, as a table."""
     rows = []
     for made, arch, result in results:
-        for variant in made.variants:
-            figures = result.entry(variant.entry)
+        for entry, smem in _entries(made):
+            figures = result.entry(entry)
             spilled = figures.spill_store_bytes + figures.spill_load_bytes
-            smem = variant.launch.smem_bytes
             seconds = f"{result.seconds:.2f}"
-            rows.append((variant.entry, arch, figures.registers, spilled, smem, figures.barriers, seconds))
+            rows.append((entry, arch, figures.registers, spilled, smem, figures.barriers, seconds))
     print_table("compiled", FIGURE_COLUMNS, rows)
+
+
+def _entries(plan: Plan | QuantizerPlan) -> list[tuple[str, int]]:
+    """Kernels of a source and their shared memory in bytes."""
+    if isinstance(plan, QuantizerPlan):
+        return [(entry, plan.smem_bytes) for entry in plan.entries()]
+    return [(variant.entry, variant.launch.smem_bytes) for variant in plan.variants]
 
 
 def _target(item: Planned, out: Path | None) -> Path:
@@ -148,23 +162,27 @@ def _target(item: Planned, out: Path | None) -> Path:
 
 def _compile(
     planned: Sequence[Planned],
-    sources: Sequence[str],
+    sources: Sequence[Mapping[str, str]],
     *,
     arch: str | None,
     cubin_out: Path | None,
     cubin: bool,
 ) -> None:
     """Compiles every kernel, prints the figures of those that do, then raises the faults of the others."""
-    results: list[tuple[Plan, str, CompileResult]] = []
+    results: list[tuple[Plan | QuantizerPlan, str, CompileResult]] = []
     faults: list[Diagnostic] = []
-    for item, source in zip(planned, sources, strict=True):
-        target = arch or item.plan.arch
+    for item, files in zip(planned, sources, strict=True):
+        target, name = arch or item.plan.arch, item.plan.name
+        source = files[f"{name}.cu"]
         try:
             result = compile_plan(item.plan, source, arch=target)
+            results.append((item.plan, target, result))
+            if item.quantizer is not None:
+                made = compile_quantizer(item.quantizer, files[f"{name}_quantize.cu"], arch=target)
+                results.append((item.quantizer, target, made))
         except CompileError as error:
             faults += error.diagnostics
             continue
-        results.append((item.plan, target, result))
         if cubin:
             _write_cubin(item.plan, target, source, result, _target(item, cubin_out))
     if results:
@@ -183,7 +201,7 @@ def _check(planned: Sequence[Planned], specs: Sequence[Path], out: Path | None) 
     """Prints drift and orphans; exits with 1 where there is any."""
     stale = False
     for item in planned:
-        changes = emit.check(emit.products(item.plan), _target(item, out))
+        changes = emit.check(emit.products(item.plan, item.quantizer), _target(item, out))
         stale = stale or any(change.diff for change in changes)
         report_changes(changes)
         for change in changes:

@@ -28,6 +28,7 @@ from mla_codegen.judge import Launch, Problem, Verdict, judge
 from mla_codegen.loading import load
 from mla_codegen.machine import find_driver, gpu_for
 from mla_codegen.plan.model import Plan
+from mla_codegen.plan.quantizer import plan_quantizer
 from mla_codegen.render import render
 from mla_codegen.resources import specs_folder
 from mla_codegen.runtime.host_arrays import launch_on_host_arrays
@@ -95,7 +96,7 @@ def demo() -> None:
     spec = load_spec(path)
     plan = plan_spec(spec)
     out = emit.default_out(path)
-    files = emit.products(plan)
+    files = emit.products(plan, plan_quantizer(spec))
     report_changes(emit.write(files, out))
     source = files[0].text
     compiled = _demo_compile(plan, source)

@@ -50,6 +50,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuFuncSetAttribute": (_Handle, ctypes.c_int, ctypes.c_int),
     "cuMemcpyDtoHAsync_v2": (ctypes.c_void_p, _Address, ctypes.c_size_t, _Handle),
     "cuMemcpy2DAsync_v2": (ctypes.c_void_p, _Handle),
+    "cuMemsetD32Async": (_Address, _U32, ctypes.c_size_t, _Handle),
     "cuMemcpyHtoD_v2": (_Address, ctypes.c_void_p, ctypes.c_size_t),
     "cuMemHostAlloc": (_OutHandle, ctypes.c_size_t, _U32),
     "cuMemHostGetDevicePointer_v2": (_OutAddress, _Handle, _U32),
@@ -240,6 +241,10 @@ class Driver:
             height=count,
         )
         self._call("cuMemcpy2DAsync_v2", ctypes.byref(request), stream)
+
+    def clear_words(self, target: int, words: int, stream: int) -> None:
+        """Queues zeros for `words` words of device memory."""
+        self._call("cuMemsetD32Async", target, 0, words, stream)
 
     def copy_to_device(self, target: int, data: bytes) -> None:
         self._call("cuMemcpyHtoD_v2", target, ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data))

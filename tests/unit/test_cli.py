@@ -41,7 +41,8 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_build_writes_what_changed(spec: Path) -> None:
     done = call("build", "--no-compile", spec)
-    paths = [f"generated/mine/{name}" for name in ("mine.cu", "plan.json", "__init__.py")]
+    names = ("mine.cu", "plan.json", "__init__.py", "mine_quantize.cu")
+    paths = [f"generated/mine/{name}" for name in names]
     assert (done.exit_code, done.stdout.splitlines()) == (0, [f"wrote {path}" for path in paths])
     again = call("build", "--no-compile", spec)
     assert again.stdout.splitlines() == [f"unchanged {path}" for path in paths]

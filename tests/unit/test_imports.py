@@ -16,7 +16,7 @@ from mla_codegen.resources import package_folder
 
 PACKAGE = package_folder()
 ROOT = PACKAGE.parent
-BASE = ("errors", "arch", "dtypes", "digest", "files")
+BASE = ("errors", "arch", "dtypes", "digest", "files", "scale_rule")
 SPEC = ("spec", "spec_faults", "spec_rules", "spec_sections")
 LOADER = ("spec_loader", "spec_matrix", "spec_nodes", "spec_scalars")
 NUMBERS = (
@@ -41,18 +41,20 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "resources": (),
     **dict.fromkeys(SPEC, (*BASE, *SPEC)),
     **dict.fromkeys(LOADER, (*BASE, *SPEC, *LOADER)),
+    "scale_rule": ("dtypes",),
     "plan.model": (),
-    "plan": (*BASE, "spec", "plan"),
-    "render": ("plan.model", "resources"),
+    "plan.quantizer_model": ("plan.model", "tensors"),
+    "plan": (*BASE, "spec", "plan", "tensors"),
+    "render": ("plan.model", "plan.quantizer_model", "resources"),
     "template_lint": ("errors", "render", "resources"),
-    "emit": ("digest", "files", "plan.model", "render"),
-    "call": ("arch", "dtypes", "errors", "plan.model", "tensors", "call"),
-    "runtime": (*BASE, "plan.model", "call", "runtime"),
+    "emit": ("digest", "files", "plan.model", "plan.quantizer_model", "render"),
+    "call": ("arch", "dtypes", "errors", "plan.model", "plan.quantizer_model", "tensors", "call"),
+    "runtime": (*BASE, "plan.model", "plan.quantizer_model", "call", "runtime"),
     **dict.fromkeys(NUMBERS, (*BASE, "plan.model", *NUMBERS)),
     "loading": (*BASE, "plan.model", "runtime"),
     "judge": (*BASE, "plan.model", *NUMBERS),
     "machine": ("arch", "emulator.compiler", "errors", "runtime"),
-    "emulator": (*BASE, "plan.model", "call", "emulator"),
+    "emulator": (*BASE, "plan.model", "plan.quantizer_model", "call", "emulator"),
     "torch_views": BASE,
     "torch_ops": (*BASE, "call.rules", "runtime", "torch_views"),
     "integrations": (*BASE, *NUMBERS, "torch_ops"),
@@ -73,7 +75,8 @@ RESTRICTED: dict[str, tuple[str, ...]] = {
 
 # Imports inside functions, made when a call needs them.
 LAZY: dict[str, tuple[str, ...]] = {
-    "loading": ("emit", "emulator", "plan", "render", "spec", "spec_loader"),
+    "loading": ("emit", "emulator", "plan", "render", "spec", "spec_loader", "tensors"),
+    "quantize": ("loading",),
     "tensors": ("spec_loader",),
     "dtypes": (),
 }

@@ -89,6 +89,7 @@ void smem_write(u32 address, const void* value, u32 bytes, int line);
 void global_read(const void* address, void* value, u32 bytes, int line);
 void global_write(void* address, const void* value, u32 bytes, int line);
 u32 global_add(u32* address, u32 value, int line);
+void global_max(u32* address, u32 value, int line);
 
 // Copy engine (tma.cpp).
 void tma_prefetch(const void* map, int line);

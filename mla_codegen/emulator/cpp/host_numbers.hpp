@@ -31,6 +31,14 @@ inline u32 f16_of(float value) {
   return sign | ((magnitude - 0x38000000u + 0xFFFu + ((magnitude >> 13) & 1)) >> 13);
 }
 
+// fp16 to fp32, exactly.
+inline float value_of_f16(u32 bits) {
+  const u32 sign = (bits & 0x8000u) << 16, magnitude = bits & 0x7FFFu;
+  if (magnitude >= 0x7C00u) return float_of(sign | 0x7F800000u | (magnitude & 0x3FFu) << 13);
+  if (magnitude >= 0x400u) return float_of(sign | ((magnitude << 13) + 0x38000000u));
+  return float_of(sign | bits_of((float)magnitude * 0x1p-24f));
+}
+
 // fp32 to e4m3, round to nearest even, saturating at 448; NaN becomes 0x7F.
 inline u32 e4m3_of(float value) {
   const u32 bits = bits_of(value);
@@ -62,6 +70,21 @@ inline float min_f32(float a, float b, int line = __builtin_LINE()) {
   if (emulator::is_poison(a) || emulator::is_poison(b)) emulator::poison_used("min", line);
   return __builtin_fminf(a, b);
 }
+inline float max_nan_f32(float a, float b, int line = __builtin_LINE()) {
+  const float larger = max_f32(a, b, line);
+  return a != a || b != b ? std::numeric_limits<float>::quiet_NaN() : larger;
+}
+inline u32 max_u16x2(u32 a, u32 b) {
+  const u32 high = a >> 16 > b >> 16 ? a : b, low = (a & 0xFFFFu) > (b & 0xFFFFu) ? a : b;
+  return (high & 0xFFFF0000u) | (low & 0xFFFFu);
+}
+inline u32 min_u16x2(u32 a, u32 b) {
+  const u32 high = a >> 16 < b >> 16 ? a : b, low = (a & 0xFFFFu) < (b & 0xFFFFu) ? a : b;
+  return (high & 0xFFFF0000u) | (low & 0xFFFFu);
+}
+inline u32 mul_hi_u32(u32 x, u32 y) { return (u32)((u64)x * y >> 32); }
+inline float rcp_rn(float x) { return 1.0f / x; }
+inline float div_rn(float x, float y) { return x / y; }
 inline float lg2(float x) {
   // Flush-to-zero: a subnormal number counts as 0 of its sign.
   return __builtin_log2f(__builtin_fabsf(x) < 0x1p-126f ? 0.0f : x);
@@ -80,6 +103,11 @@ inline u32 cvt_f16x2(float x0, float x1, int line = __builtin_LINE()) {
   if (emulator::is_poison(x0) || emulator::is_poison(x1)) emulator::poison_used("cvt", line);
   return emulator::f16_of(x0) | emulator::f16_of(x1) << 16;
 }
+inline u32 cvt_satfinite_f16x2(float x0, float x1, int line = __builtin_LINE()) {
+  if (emulator::is_poison(x0) || emulator::is_poison(x1)) emulator::poison_used("cvt", line);
+  const auto finite = [](u32 code) { return (code & 0x7FFFu) == 0x7C00u ? code - 1 : code; };
+  return finite(emulator::f16_of(x0)) | finite(emulator::f16_of(x1)) << 16;
+}
 inline u32 cvt_e4m3x4(float x0, float x1, float x2, float x3, int line = __builtin_LINE()) {
   if (emulator::is_poison(x0) || emulator::is_poison(x1) || emulator::is_poison(x2) ||
       emulator::is_poison(x3)) {
@@ -87,6 +115,15 @@ inline u32 cvt_e4m3x4(float x0, float x1, float x2, float x3, int line = __built
   }
   return emulator::e4m3_of(x0) | emulator::e4m3_of(x1) << 8 | emulator::e4m3_of(x2) << 16 |
          emulator::e4m3_of(x3) << 24;
+}
+
+inline void unpack_bf16x2(u32 halves, float& low, float& high) {
+  low = emulator::float_of(halves << 16);
+  high = emulator::float_of(halves & 0xFFFF0000u);
+}
+inline void unpack_f16x2(u32 halves, float& low, float& high) {
+  low = emulator::value_of_f16(halves & 0xFFFFu);
+  high = emulator::value_of_f16(halves >> 16);
 }
 
 // Byte permute: nibble i of the selector picks byte i of the result out of {high, low}; its bit 3 spreads the

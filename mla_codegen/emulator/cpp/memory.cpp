@@ -83,10 +83,22 @@ void global_write(void* address, const void* value, u32 bytes, int line) {
   memcpy(address, value, bytes);
 }
 
+static void check_atomic(u32* address, int line, const char* what) {
+  const GlobalRange& r = find_range(address, 4, line, what);
+  if (r.writable == 0) fatal(HazardKind::bounds, line, "%s of @g%u, which is an input", what, r.index);
+}
+
 u32 global_add(u32* address, u32 value, int line) {
-  const GlobalRange& r = find_range(address, 4, line, "atomic add");
-  if (r.writable == 0) fatal(HazardKind::bounds, line, "atomic add to @g%u, which is an input", r.index);
+  check_atomic(address, line, "atomic add");
   return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
+}
+
+void global_max(u32* address, u32 value, int line) {
+  check_atomic(address, line, "atomic max");
+  u32 found = __atomic_load_n(address, __ATOMIC_RELAXED);
+  while (found < value && !__atomic_compare_exchange_n(address, &found, value, true, __ATOMIC_RELAXED,
+                                                       __ATOMIC_RELAXED)) {
+  }
 }
 
 }  // namespace mla::emulator

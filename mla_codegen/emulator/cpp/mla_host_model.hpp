@@ -151,9 +151,16 @@ inline float ld_global_f32(const float* address, MLA_LINE) {
   emulator::global_read(address, &value, 4, line);
   return value;
 }
+inline void ld_global_v4_u32(const void* address, u32 (&word)[4], MLA_LINE) {
+  emulator::global_read(address, word, 16, line);
+}
 inline void st_global_u16(void* address, u16 x, MLA_LINE) { emulator::global_write(address, &x, 2, line); }
 inline void st_global_u32(void* address, u32 x, MLA_LINE) { emulator::global_write(address, &x, 4, line); }
 inline void st_global_f32(void* address, float x, MLA_LINE) { emulator::global_write(address, &x, 4, line); }
+inline void st_global_v2_u32(void* address, u32 x, u32 y, MLA_LINE) {
+  const u32 value[2] = {x, y};
+  emulator::global_write(address, value, 8, line);
+}
 inline void st_global_v2_f32(void* address, float x, float y, MLA_LINE) {
   const float value[2] = {x, y};
   emulator::global_write(address, value, 8, line);
@@ -164,6 +171,9 @@ inline void st_global_v4_u32(void* address, u32 x, u32 y, u32 z, u32 w, MLA_LINE
 }
 inline u32 atomic_add_global_u32(u32* address, u32 value, MLA_LINE) {
   return emulator::global_add(address, value, line);
+}
+inline void atomic_max_global_u32(u32* address, u32 value, MLA_LINE) {
+  emulator::global_max(address, value, line);
 }
 
 // ---- copy engine ----
