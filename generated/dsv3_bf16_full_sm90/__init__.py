@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "76e98f88eb60628175130d56a4ac6e19b299134f9d2e145806b56491bb1c3da5"
+SOURCE_DIGEST = "39ea3cb40e2662acc8b964248b8b4e33e8c638454bc3090e7f223180b4682792"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "06d766a8c8478227249f461e41e5233a021d067abdc41dfd0a0b3a1ebc4fa26c"
+SOURCE_DIGEST = "b23a2d20b97c9b27aafa51e1e9efed9fde7dc60c8fc820ecc0f67840dd1f1cfd"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

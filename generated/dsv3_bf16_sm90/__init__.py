@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "833ab1cee52b450be40fe7e77ca9f7d424f2ff45c5d77e8309b3f9f132119fbf"
+SOURCE_DIGEST = "60328456d3e9ad444a4fbc0b2d4faaad3f84656e2092f413ff113e481e33760b"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "46c4a8e827f0243d01352a8c7f32a996a3dd768bb8ab695aa850bb2d8d442e46"
+SOURCE_DIGEST = "9f5d84c4603bf7d3c10be4eeeaceef36b638a0b7cd376dd6c4fb54fb5966b35f"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "20cc04ecbd41e717db5c34245732f6ed201fab6dc90c6f21a39ccb656c101c47"
+SOURCE_DIGEST = "563074c027f2ac939747a872add6fbfc5dc91b9c2552e9ce7dc23eb38121223c"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

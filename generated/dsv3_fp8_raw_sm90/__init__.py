@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "94617da7b7c745742ca731b3e38739f3e793c02ed5b9cbfa2dcabbd499785825"
+SOURCE_DIGEST = "2f6e26c7c1cce409b963427374b58563896e81d4cd230ba9bbcabbcf66c2aad4"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

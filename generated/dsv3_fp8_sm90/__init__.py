@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "716ab0af250dee15396ae8e235df572bcdd9a746b79598a02e73f3c2496e8059"
+SOURCE_DIGEST = "8f1a84a732af6d81d50f51938726d0d2c0e12865a3951d70de0332e7f144802a"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

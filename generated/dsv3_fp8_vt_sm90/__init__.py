@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "c1ea5e7495dc8aeaf6229114e6c57e5fb21074d99a71775f0d6951d38d021004"
+SOURCE_DIGEST = "6d7876e0b7dc73300a89d193e73365e7cf8c1884262d6cb14b53832637cc390a"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

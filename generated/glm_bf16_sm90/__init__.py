@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "d401b340a0c356b37e685e0fd1cd889b322e62374302795835dd8bca70db7758"
+SOURCE_DIGEST = "60c44a43d518d5ab725a9d827007cd9853a238459ea4dccd8d5ccec6e777670c"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

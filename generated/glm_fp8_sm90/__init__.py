@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "d5ac8ba922bbc26b0eeb599434758f652968b6a88a022693c9ae1cd57c6d6d35"
+SOURCE_DIGEST = "4bd00445dd61e789eaee506903fa8e18b3b64e4141bf7792ad2bdf90201edbdb"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -156,12 +156,9 @@ class MmaAtom:
     accumulators: int
     a_parameters: str
     instruction: str
-    accumulator_operands: tuple[str, ...]
-    ab_operands: str
+    operands: tuple[str, ...]
     predicate_operand: str
-    immediates: str
-    accumulator_constraints: tuple[str, ...]
-    input_constraints: tuple[str, ...]
+    constraints: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
