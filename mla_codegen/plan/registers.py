@@ -182,7 +182,8 @@ def _large_tile_registers(tiles: Tiles) -> int:
     needed = 0
     if tiles.scales_columns and tiles.ov_depth > WIDE_V and tiles.ov_depth % 32:
         needed += ODD_V_REGISTERS
-    if tiles.flush_blocks and tiles.lazy_softmax and tiles.block_n > (WIDE_SCALED_P_BLOCK if tiles.scales_p else WIDE_BLOCK):
+    wide = WIDE_SCALED_P_BLOCK if tiles.scales_p else WIDE_BLOCK
+    if tiles.flush_blocks and tiles.lazy_softmax and tiles.block_n > wide:
         needed += WIDE_BLOCK_REGISTERS
     return needed
 
