@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "39ea3cb40e2662acc8b964248b8b4e33e8c638454bc3090e7f223180b4682792"
+SOURCE_DIGEST = "e68e5ea4d3e04558c89a9ae4fe4ac145ee5ec23a0ffd94f6f6667ebc28c46d55"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

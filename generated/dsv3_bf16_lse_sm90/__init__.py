@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "b23a2d20b97c9b27aafa51e1e9efed9fde7dc60c8fc820ecc0f67840dd1f1cfd"
+SOURCE_DIGEST = "a5e9c684bd2c16501015b09c427875dc0c1338eda28db889600837675d07bcbd"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

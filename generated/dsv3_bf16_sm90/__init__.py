@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "60328456d3e9ad444a4fbc0b2d4faaad3f84656e2092f413ff113e481e33760b"
+SOURCE_DIGEST = "98011926b47f9ba336e31dd2a8dcf17c1a383a33fc57d311ef61c25c4a2e3e62"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -560,7 +560,8 @@ __device__ __forceinline__ WorkTile read_work_tile(i32 head) {
   u32 a[4], b[4];
   ld_shared_v4_u32(work_words(), a);
   ld_shared_v4_u32(work_words() + 16, b);
-  return {head, 1, (i32)a[0], (i32)a[1], (i32)a[2], (i32)a[3], (i32)b[0], (i32)b[1]};
+  return {head, 1, (i32)a[0], (i32)a[1], (i32)a[2], (i32)a[3],
+          (i32)b[0], (i32)b[1]};
 }
 
 // ---- load warp ----
@@ -655,6 +656,7 @@ __device__ __forceinline__ bool has_tail(const WorkTile& tile) {
 
 // On to the first block of the next head; the blocks between have no tail.
 __device__ __forceinline__ void skip_blocks(PipelineState<kVStages>& v, i32 blocks) {
+#pragma unroll 1
   for (i32 i = 0; i < blocks; ++i) v.advance();
 }
 
@@ -1080,8 +1082,10 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, i32 fir
         release_slot(v_empty(v.stage), lane);
         v.advance();
       }
-      if (has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);
+      if (block == 0 && has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);  // before Q is released
       finish_scores<true>(s, o, p, rows, self, block, k.stage);
+      // Only now that K is released: V may have to come after the next K.
+      if (block > 0 && has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);
       k.advance();
 
       for (--block; block >= blocks.unmasked; --block) kv_step<true>(s, o, p, rows, k, v, self, block);

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "9f5d84c4603bf7d3c10be4eeeaceef36b638a0b7cd376dd6c4fb54fb5966b35f"
+SOURCE_DIGEST = "9dc8e8810ec785c2972f6459aa4a8b6e47025bbfd6cc0941d7e176e0ee330479"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

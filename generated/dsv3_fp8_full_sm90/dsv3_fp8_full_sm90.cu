@@ -673,7 +673,8 @@ __device__ __forceinline__ WorkTile read_work_tile(i32 head) {
   u32 a[4], b[4];
   ld_shared_v4_u32(work_words(), a);
   ld_shared_v4_u32(work_words() + 16, b);
-  return {head, 1, (i32)a[0], (i32)a[1], (i32)a[2], (i32)a[3], (i32)b[0], (i32)b[1]};
+  return {head, 1, (i32)a[0], (i32)a[1], (i32)a[2], (i32)a[3],
+          (i32)b[0], (i32)b[1]};
 }
 
 // ---- load warp ----

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "563074c027f2ac939747a872add6fbfc5dc91b9c2552e9ce7dc23eb38121223c"
+SOURCE_DIGEST = "43bf5e926fd02192066d9043b6ee3043e922d4688fa35652dd504e6afd593819"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

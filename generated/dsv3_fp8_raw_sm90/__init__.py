@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "2f6e26c7c1cce409b963427374b58563896e81d4cd230ba9bbcabbcf66c2aad4"
+SOURCE_DIGEST = "dbde4c0399da9b79b73c904d700ce8cd282ceaeab0adc97d940f3aa397d9071a"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "8f1a84a732af6d81d50f51938726d0d2c0e12865a3951d70de0332e7f144802a"
+SOURCE_DIGEST = "64d37ee2823683971005d27ddd1f0855640f9c35c2ed5bef28ac5d5e0886fe11"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "6d7876e0b7dc73300a89d193e73365e7cf8c1884262d6cb14b53832637cc390a"
+SOURCE_DIGEST = "cd4fc989556e8643099139227116a595787dea108ac014e18fd8aeefe04eefcc"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

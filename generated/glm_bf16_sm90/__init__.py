@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "60c44a43d518d5ab725a9d827007cd9853a238459ea4dccd8d5ccec6e777670c"
+SOURCE_DIGEST = "d4365aea1894005c9509ff233a339956a63d8008ea3006c6d12cca305b0d2d76"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

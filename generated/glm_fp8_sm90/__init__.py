@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "4bd00445dd61e789eaee506903fa8e18b3b64e4141bf7792ad2bdf90201edbdb"
+SOURCE_DIGEST = "88f85f6de727c5f01b06608a3f2f2def0b4f389c99217b382c5f57f7bf101dd0"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":
