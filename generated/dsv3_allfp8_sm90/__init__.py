@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "28b69ce1b557d82e01146edc2b1e427ac05e2d4db109b1bea7895c498489d74d"
+SOURCE_DIGEST = "b0eb70f3c9ff1cff0f5a2488e6636df8b73db1e8bcc40cd5f847c61ee235364a"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "7de580ce5c475c919edfae850f5202a0a28dae9766d200c4d710b487e38d490c"
+SOURCE_DIGEST = "74bf0bb992542af10ab1f89cee77c2e6e41cb3ada7a106bbd0bd429620e58d5b"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

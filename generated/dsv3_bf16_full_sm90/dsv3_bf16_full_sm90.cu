@@ -35,14 +35,11 @@
 //   tail      1      32       24         clears V beyond the sequence, once a head
 //   idle      2-3    64       24         nothing: they complete the producer warpgroup
 //   consumer  4-11   256      240        2 warpgroups of 64 rows: Q*K, softmax, P*V, output
-//   load waits on: q_empty, k_empty, v_empty
-//   load signals: q_full, k_full, v_full
-//   tail waits on: q_empty, v_full of the last block
-//   tail signals: v_tail_cleared
-//   idle waits on: nothing
-//   idle signals: nothing
-//   consumer waits on: q_full, k_full, v_full, v_tail_cleared, its turn
-//   consumer signals: q_empty, k_empty, v_empty, the next turn
+//   role      waits on                                          signals
+//   load      q_empty, k_empty, v_empty                         q_full, k_full, v_full
+//   tail      q_empty, v_full of the last block                 v_tail_cleared
+//   idle      nothing                                           nothing
+//   consumer  q_full, k_full, v_full, v_tail_cleared, its turn  q_empty, k_empty, v_empty, the next turn
 //
 // Barriers in shared memory (arrivals and bytes of one phase):
 //   barrier         stages  arrivals  bytes  signalled by  waited on by
@@ -83,15 +80,12 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef int i32;
 typedef long long i64;
-
 // CUtensorMap: 128 bytes that only cuTensorMapEncodeTiled writes and only the copy engine reads.
 struct alignas(64) TensorMap {
   u64 opaque[16];
 };
-
 // Constant byte offset of a member; NVRTC has neither offsetof nor __builtin_offsetof.
 #define MLA_OFFSETOF(type, member) __INTADDR__(&((type*)0)->member)
-
 // Where a thread stands. PTX ISA, special registers.
 __device__ __forceinline__ u32 thread_index() { return threadIdx.x; }
 // The same, read anew: what is computed from it is not kept in a register over work that follows.
@@ -103,25 +97,18 @@ __device__ __forceinline__ u32 thread_index_anew() {
 __device__ __forceinline__ u32 cta_index_x() { return blockIdx.x; }
 __device__ __forceinline__ u32 cta_index_y() { return blockIdx.y; }
 __device__ __forceinline__ u32 cta_index_z() { return blockIdx.z; }
-
 // Tells the compiler that a value is the same in all 32 lanes, so that it may live in a uniform register.
 __device__ __forceinline__ u32 warp_uniform(u32 value) { return __shfl_sync(0xffffffffu, value, 0); }
-
 // True in one lane of the (converged) warp. PTX ISA: elect.sync; sm_90 and later.
 __device__ __forceinline__ bool elect_sync() {
   u32 elected;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "elect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}"
-      : "=r"(elected));
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}" : "=r"(elected));
   return elected != 0;
 }
-
 // Exchange between lanes: lane l receives the value of lane l ^ lane_mask. PTX: shfl.sync.bfly.
 __device__ __forceinline__ float shfl_xor_f32(float value, u32 lane_mask) {
   return __shfl_xor_sync(0xffffffffu, value, lane_mask);
 }
-
 // CTA, warp and named barriers. PTX: bar.sync, bar.arrive (id 0 belongs to cta_sync).
 // "memory" keeps the compiler from moving loads and stores across them.
 __device__ __forceinline__ void cta_sync() { __syncthreads(); }
@@ -132,7 +119,6 @@ __device__ __forceinline__ void bar_sync(u32 id, u32 threads) {
 __device__ __forceinline__ void bar_arrive(u32 id, u32 threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-
 // Transaction barriers in shared memory (64 bits each). PTX ISA: mbarrier; sm_90 and later.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -149,73 +135,55 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(u32 barrier, u32 tx_by
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(tx_bytes)
                : "memory");
 }
-
 // Blocks until the phase with this parity is complete. PTX ISA: mbarrier.try_wait.parity.
 __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 phase) {
   asm volatile(
-      "{\n.reg .pred complete;\nMLA_WAIT_%=:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 complete, [%0], %1;\n"
-      "@!complete bra MLA_WAIT_%=;\n}" ::"r"(barrier), "r"(phase)
-      : "memory");
+      "{\n.reg .pred complete;\nMLA_WAIT_%=:\nmbarrier.try_wait.parity.shared::cta.b64 complete, [%0], %1;\n"
+      "@!complete bra MLA_WAIT_%=;\n}" ::"r"(barrier), "r"(phase) : "memory");
 }
-
 // Orders this thread's ordinary shared-memory accesses before later ones of the async proxy
 // (tensor cores, copy engine). PTX ISA: fence.proxy.async; sm_90 and later.
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-
 // Tensor maps of bulk copies. PTX ISA: prefetch.tensormap; sm_90 and later.
 __device__ __forceinline__ void prefetch_tensormap(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-
 // A bulk copy of a box from global to shared memory; its bytes are counted on an mbarrier.
 // PTX ISA: cp.async.bulk.tensor; sm_90 and later.
 __device__ __forceinline__ void cp_async_bulk_tensor_3d(u32 destination, const TensorMap* map, u32 barrier,
                                                         i32 x, i32 y, i32 z) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
-      "{%3, %4, %5}], [%2];" ::"r"(destination),
-      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
-      : "memory");
+      "{%3, %4, %5}], [%2];" ::"r"(destination), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
-
 // Ordinary accesses to shared memory by 32-bit address. PTX ISA: ld.shared, st.shared.
 extern __shared__ __align__(1024) u8 dynamic_smem[];
 __device__ __forceinline__ u32 smem_base() { return (u32)__cvta_generic_to_shared(dynamic_smem); }
-
 // 16 bytes at once; the address is a multiple of 16. PTX ISA: ld.shared.
 __device__ __forceinline__ void ld_shared_v4_u32(u32 address, u32 (&word)[4]) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
-               : "r"(address)
-               : "memory");
+               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3]) : "r"(address) : "memory");
 }
-
 __device__ __forceinline__ void st_shared_v4_u32(u32 address, u32 x, u32 y, u32 z, u32 w) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x), "r"(y), "r"(z), "r"(w)
                : "memory");
 }
-
 // True in all lanes where the condition holds in any of the warp. PTX ISA: vote.sync.any.
 __device__ __forceinline__ bool vote_any(bool condition) { return __any_sync(0xffffffffu, condition) != 0; }
-
 // One 32-bit integer that no kernel writes meanwhile; the address is a multiple of 4. PTX ISA: ld.global.nc.
 __device__ __forceinline__ i32 ld_global_i32(const i32* address) { return __ldg(address); }
-
 // 8 bytes at once; the address is a multiple of 8.
 __device__ __forceinline__ void st_global_v2_f32(void* address, float x, float y) {
   asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(address), "f"(x), "f"(y) : "memory");
 }
-
 // Two fp32 to two bf16, the first in the low half; round to nearest even. PTX ISA: cvt.rn.bf16x2.f32.
 __device__ __forceinline__ u32 cvt_bf16x2(float x0, float x1) {
   u32 halves;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(x1), "f"(x0));
   return halves;
 }
-
 // Scalar arithmetic. ex2: PTX ISA ex2.approx.ftz.f32, ex2(-inf) = 0.
 __device__ __forceinline__ float ex2(float x) {
   float y;
@@ -226,95 +194,66 @@ __device__ __forceinline__ float fma_f32(float a, float b, float c) { return __f
 __device__ __forceinline__ float max_f32(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ float nan_f32() { return __int_as_float(0x7fffffff); }
 __device__ __forceinline__ float infinity_f32() { return __int_as_float(0x7f800000); }
-
 // Moves registers between warpgroups; every warp of the warpgroup executes it. PTX ISA: setmaxnreg; sm_90a.
-template <int kRegisters>
-__device__ __forceinline__ void setmaxnreg_dec() {
+template <int kRegisters> __device__ __forceinline__ void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
-template <int kRegisters>
-__device__ __forceinline__ void setmaxnreg_inc() {
+template <int kRegisters> __device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
-
 // Order of asynchronous warpgroup matrix products. PTX ISA: wgmma.fence, commit_group, wait_group; sm_90a.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit_group() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-
 // Ties registers to this point of the program, so that no use of them moves above it.
-template <int kCount>
-__device__ __forceinline__ void pin_registers(float (&d)[kCount]) {
+template <int kCount> __device__ __forceinline__ void pin_registers(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 // Waits until at most kPending groups are in flight; releases the accumulators named.
-template <int kPending, int kCount>
-__device__ __forceinline__ void wgmma_wait_group(float (&d)[kCount]) {
+template <int kPending, int kCount> __device__ __forceinline__ void wgmma_wait_group(float (&d)[kCount]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
   pin_registers(d);
 }
 template <int kPending, int kCountA, int kCountB>
 __device__ __forceinline__ void wgmma_wait_group(float (&a)[kCountA], float (&b)[kCountB]) {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-  pin_registers(a);
+  wgmma_wait_group<kPending>(a);
   pin_registers(b);
 }
-
 // Warpgroup matrix products D (+)= A * B with fp32 D in registers. PTX ISA: wgmma.mma_async; sm_90a.
 // A (64 x 16) and B (N x 16) bf16 in shared memory, K-major
-template <int kN>
-__device__ __forceinline__ void wgmma_bf16_ss(
+template <int kN> __device__ __forceinline__ void wgmma_bf16_ss(
     float (&d)[kN / 2], u64 a, u64 b, u32 accumulate);
 // A (64 x 16) bf16 in registers, B (16 x N) in shared memory, MN-major
-template <int kN>
-__device__ __forceinline__ void wgmma_bf16_rs_mn(
+template <int kN> __device__ __forceinline__ void wgmma_bf16_rs_mn(
     float (&d)[kN / 2], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, u32 accumulate);
-template <>
-__device__ __forceinline__ void wgmma_bf16_ss<128>(
+// Eight accumulators as operands.
+#define MLA_D8(i)                                                                             \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+      "+f"(d[i + 6]), "+f"(d[i + 7])
+template <> __device__ __forceinline__ void wgmma_bf16_ss<128>(
     float (&d)[64], u64 a, u64 b, u32 accumulate) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
-      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
-      "%62, %63}, "
-      "%64, %65, p, 1, 1, 0, 0;\n}"
-: "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
-  "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-  "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),
-  "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),
-  "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),
-  "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]),
-  "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-: "l"(a), "l"(b), "r"(accumulate)
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, "
+      "%41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, "
+      "%61, %62, %63}, %64, %65, p, 1, 1, 0, 0;\n}"
+      : MLA_D8(0), MLA_D8(8), MLA_D8(16), MLA_D8(24), MLA_D8(32), MLA_D8(40), MLA_D8(48), MLA_D8(56)
+      : "l"(a), "l"(b), "r"(accumulate)
   );
 }
-template <>
-__device__ __forceinline__ void wgmma_bf16_rs_mn<128>(
+template <> __device__ __forceinline__ void wgmma_bf16_rs_mn<128>(
     float (&d)[64], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, u32 accumulate) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
-      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
-      "%62, %63}, "
-      "{%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"
-: "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
-  "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-  "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),
-  "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),
-  "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),
-  "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]),
-  "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-: "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate)
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, "
+      "%41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, "
+      "%61, %62, %63}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"
+      : MLA_D8(0), MLA_D8(8), MLA_D8(16), MLA_D8(24), MLA_D8(32), MLA_D8(40), MLA_D8(48), MLA_D8(56)
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate)
   );
 }
 
@@ -325,11 +264,12 @@ __device__ __forceinline__ void wgmma_bf16_rs_mn<128>(
 
 namespace mla {
 
+// Before a loop of a constant number of steps: all of them one after the other, so that arrays are registers.
+#define MLA_UNROLL _Pragma("unroll")
 // Stops the compiler where it puts a member elsewhere than the planner did.
 #define MLA_ASSERT_FIELD(type, member, offset, bytes)                                      \
   static_assert(MLA_OFFSETOF(type, member) == (offset) && sizeof(type::member) == (bytes), \
                 "planner and compiler disagree on " #type "::" #member "; regenerate")
-
 // Position in a ring of kStages slots: the slot and the parity of its current phase.
 template <u32 kStages>
 struct PipelineState {
@@ -343,10 +283,8 @@ struct PipelineState {
     }
   }
 };
-
-// Shared-memory matrix descriptor of wgmma. PTX ISA, wgmma: matrix descriptor: start address / 16 in bits
-// 0-13, leading offset / 16 in 16-29, stride offset / 16 in 32-45, swizzle mode in 62-63 (1: 128B, 2: 64B, 3:
-// 32B).
+// Matrix descriptor in shared memory (PTX ISA, wgmma): start address / 16 in bits 0-13, leading offset / 16
+// in 16-29, stride offset / 16 in 32-45, swizzle mode in 62-63 (1: 128B, 2: 64B, 3: 32B).
 __device__ __forceinline__ u64 matrix_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes,
                                                  u32 swizzle_mode) {
   const u32 low = ((address & 0x3FFFFu) >> 4) | ((leading_bytes >> 4) << 16);
@@ -458,7 +396,8 @@ enum class Mbarrier : u32 {
 
 // ---- shared memory ----
 
-// The map of one CTA's shared memory, not an object: code takes 32-bit addresses from it.
+// The map of one CTA's shared memory, not an object: code takes 32-bit addresses from it. For
+// how long each field is live: see the plan at the top.
 struct alignas(1024) MLASmemStorage {
   static constexpr u32 q_nope_bytes = 32768;  // BM * nope_depth * sizeof(qkv)
   static constexpr u32 q_rope_bytes = 16384;  // BM * rope_depth * sizeof(rope)
@@ -468,21 +407,11 @@ struct alignas(1024) MLASmemStorage {
   static constexpr u32 kv_rope_bytes = 32768;  // BN * rope_depth * sizeof(rope) * num_kv_stages
   static constexpr u32 kv_bytes = 98304;  // kv_nope_bytes + kv_rope_bytes
 
-  // Q_nope, then Q_rope: block_m rows in chunks of one swizzle width.
-  // Live: per consumer from q_full to q_empty.
-  alignas(1024) u8 q_smem[49152];
-  // K ring; a stage is K_nope, then K_rope: block_n rows in chunks of one swizzle width.
-  // Live: per stage from k_full to k_empty.
-  alignas(1024) u8 kv_smem[98304];
-  // V ring: block_n rows in chunks of one swizzle width.
-  // Live: per stage from v_full to v_empty.
-  alignas(1024) u8 v_smem[65536];
-  // Which rows and keys the CTA has, for the consumers, whose registers are full.
-  // Live: the whole CTA, written before the roles start.
-  alignas(16) i32 work_smem[12];
-  // Transaction barriers, in the order of enum Mbarrier.
-  // Live: the whole CTA.
-  alignas(8) u64 mbar_base[13];
+  alignas(1024) u8 q_smem[49152];  // Q_nope, then Q_rope: block_m rows, chunks of a swizzle width
+  alignas(1024) u8 kv_smem[98304];  // ring of K_nope, then K_rope: block_n rows, chunks of a swizzle width
+  alignas(1024) u8 v_smem[65536];  // ring of V: block_n rows, chunks of a swizzle width
+  alignas(16) i32 work_smem[12];  // which rows and keys the CTA has, spares registers of the consumers
+  alignas(8) u64 mbar_base[13];  // transaction barriers, in the order of enum Mbarrier
 };
 
 // Planner and compiler are two witnesses of the map; where they disagree, generate the file again.
@@ -500,21 +429,16 @@ static_assert(sizeof(MLASmemStorage) == 214016 && alignof(MLASmemStorage) == 102
 static_assert(sizeof(MLASmemStorage) <= 232448, "MLASmemStorage exceeds the shared memory of a CTA");
 
 // Addresses in shared memory, by name.
-__device__ __forceinline__ u32 q_nope_tile() {
-  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, q_smem);
-}
+#define MLA_SMEM(field) (smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, field))
+__device__ __forceinline__ u32 q_nope_tile() { return MLA_SMEM(q_smem); }
 __device__ __forceinline__ u32 q_rope_tile() { return q_nope_tile() + MLASmemStorage::q_nope_bytes; }
-__device__ __forceinline__ u32 k_nope_tile(u32 stage) {
-  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, kv_smem) + stage * kKStageBytes;
-}
+__device__ __forceinline__ u32 k_nope_tile(u32 stage) { return MLA_SMEM(kv_smem) + stage * kKStageBytes; }
 __device__ __forceinline__ u32 k_rope_tile(u32 stage) { return k_nope_tile(stage) + kKRopeOffset; }
-__device__ __forceinline__ u32 v_tile(u32 stage) {
-  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, v_smem) + stage * kVStageBytes;
-}
-__device__ __forceinline__ u32 work_words() { return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, work_smem); }
+__device__ __forceinline__ u32 v_tile(u32 stage) { return MLA_SMEM(v_smem) + stage * kVStageBytes; }
+__device__ __forceinline__ u32 work_words() { return MLA_SMEM(work_smem); }
 
 __device__ __forceinline__ u32 mbarrier_at(Mbarrier first, u32 stage) {
-  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, mbar_base) + ((u32)first + stage) * (u32)sizeof(u64);
+  return MLA_SMEM(mbar_base) + ((u32)first + stage) * (u32)sizeof(u64);
 }
 __device__ __forceinline__ u32 q_full(u32 consumer) { return mbarrier_at(Mbarrier::q_full, consumer); }
 __device__ __forceinline__ u32 q_empty(u32 consumer) { return mbarrier_at(Mbarrier::q_empty, consumer); }
@@ -642,20 +566,12 @@ __device__ __forceinline__ void write_work_tile(const WorkTile& tile) {
 
 // The tile at the head that follows `done` others.
 __device__ __forceinline__ WorkTile read_work_tile(i32 done) {
-  const u32 place = work_words();
-  u32 word[4];
-  WorkTile tile;
-  ld_shared_v4_u32(place, word);
-  tile.head = (i32)word[0] + done;
-  tile.heads_left = (i32)word[1] - done;
-  tile.q_begin = (i32)word[2];
-  tile.k_begin = (i32)word[3];
-  ld_shared_v4_u32(place + 16, word);
-  tile.q_len = (i32)word[0];
-  tile.kv_len = (i32)word[1];
-  tile.row_begin = (i32)word[2];
-  tile.num_blocks = (i32)word[3];
-  return tile;
+  u32 a[4], b[4];
+  ld_shared_v4_u32(work_words(), a);
+  ld_shared_v4_u32(work_words() + 16, b);
+  const i32 head = (i32)a[0] + done;
+  return {head, (i32)a[1] - done, (i32)a[2], (i32)a[3], (i32)b[0], (i32)b[1],
+          (i32)b[2], (i32)b[3]};
 }
 
 // ---- load warp ----
@@ -677,9 +593,11 @@ __device__ __forceinline__ void load_q_tile(const TensorMaps& maps, const Params
   const i32 first_token = tile.q_begin + tile.row_begin + (i32)(consumer * kRowsPerConsumer);
   mbarrier_arrive_expect_tx(q_full(consumer), kQTxBytes);
   copy_tile<kNopeChunks>(q_nope_tile() + consumer * kNopeConsumerBytes, kQNopeChunkBytes, kNopeChunkElems,
-                         maps.q_nope_map, q_full(consumer), first_token, tile.head * (i32)params.q_nope_head_step);
+                         maps.q_nope_map, q_full(consumer), first_token,
+                         tile.head * (i32)params.q_nope_head_step);
   copy_tile<kRopeChunks>(q_rope_tile() + consumer * kRopeConsumerBytes, kQRopeChunkBytes, kRopeChunkElems,
-                         maps.q_rope_map, q_full(consumer), first_token, tile.head * (i32)params.q_rope_head_step);
+                         maps.q_rope_map, q_full(consumer), first_token,
+                         tile.head * (i32)params.q_rope_head_step);
 }
 
 // Fetches one KV block of K into a slot of the K ring.
@@ -749,6 +667,7 @@ __device__ __forceinline__ bool has_tail(const WorkTile& tile) {
 
 // On to the first block of the next head; the blocks between have no tail.
 __device__ __forceinline__ void skip_blocks(PipelineState<kVStages>& v, i32 blocks) {
+#pragma unroll 1
   for (i32 i = 0; i < blocks; ++i) v.advance();
 }
 
@@ -766,8 +685,7 @@ __device__ __forceinline__ void tail_warp(WorkTile tile, u32 lane) {
     // Swizzling moves 16-byte units within their row only, so whole rows are cleared without it.
 #pragma unroll 1
     for (u32 unit = first_row * kVRowUnits + lane; unit < kBlockN * kVRowUnits; unit += 32) {
-#pragma unroll
-      for (u32 chunk = 0; chunk < kVChunks; ++chunk) {
+      MLA_UNROLL for (u32 chunk = 0; chunk < kVChunks; ++chunk) {
         st_shared_v4_u32(v_tile(v.stage) + chunk * kVChunkBytes + unit * 16, 0, 0, 0, 0);
       }
     }
@@ -779,6 +697,11 @@ __device__ __forceinline__ void tail_warp(WorkTile tile, u32 lane) {
 }
 
 // ---- consumer steps ----
+
+// What a thread holds of S, of O, and of P in its type.
+typedef float Scores[kScoreRegs];
+typedef float Output[kOutputRegs];
+typedef u32 Probs[kProbRegs];
 
 // The rows of one warpgroup's queries, as matrices in shared memory.
 struct QueryRows {
@@ -799,22 +722,18 @@ __device__ __forceinline__ QueryRows query_rows(u32 consumer) {
 }
 
 // S = Q * K^T for the 64 rows of one warpgroup. The first product overwrites S.
-__device__ __forceinline__ void issue_qk(float (&s)[kScoreRegs], const QueryRows& q, u32 stage) {
+__device__ __forceinline__ void issue_qk(Scores& s, const QueryRows& q, u32 stage) {
   const u64 k_nope = k_major_descriptor(k_nope_tile(stage), kNopeWidth, kNopeSwizzleMode);
-#pragma unroll
-  for (u32 chunk = 0; chunk < kNopeChunks; ++chunk) {
-#pragma unroll
-    for (u32 step = 0; step < kNopeWidth / kKStepBytes; ++step) {
+  MLA_UNROLL for (u32 chunk = 0; chunk < kNopeChunks; ++chunk) {
+    MLA_UNROLL for (u32 step = 0; step < kNopeWidth / kKStepBytes; ++step) {
       const u64 a = advance_descriptor(q.nope, chunk * kQNopeChunkBytes + step * kKStepBytes);
       const u64 b = advance_descriptor(k_nope, chunk * kKNopeChunkBytes + step * kKStepBytes);
       wgmma_bf16_ss<kBlockN>(s, a, b, chunk + step);
     }
   }
   const u64 k_rope = k_major_descriptor(k_rope_tile(stage), kRopeWidth, kRopeSwizzleMode);
-#pragma unroll
-  for (u32 chunk = 0; chunk < kRopeChunks; ++chunk) {
-#pragma unroll
-    for (u32 step = 0; step < kRopeWidth / kKStepBytes; ++step) {
+  MLA_UNROLL for (u32 chunk = 0; chunk < kRopeChunks; ++chunk) {
+    MLA_UNROLL for (u32 step = 0; step < kRopeWidth / kKStepBytes; ++step) {
       const u64 a = advance_descriptor(q.rope, chunk * kQRopeChunkBytes + step * kKStepBytes);
       const u64 b = advance_descriptor(k_rope, chunk * kKRopeChunkBytes + step * kKStepBytes);
       wgmma_bf16_ss<kBlockN>(s, a, b, 1);
@@ -823,10 +742,9 @@ __device__ __forceinline__ void issue_qk(float (&s)[kScoreRegs], const QueryRows
 }
 
 // O += P * V, P in registers, V rows in shared memory (the columns contiguous: B is MN-major).
-__device__ __forceinline__ void issue_pv(float (&o)[kOutputRegs], const u32 (&p)[kProbRegs], u32 stage) {
+__device__ __forceinline__ void issue_pv(Output& o, const Probs& p, u32 stage) {
   const u64 v = matrix_descriptor(v_tile(stage), kVChunkBytes, 8 * kVWidth, kVSwizzleMode);
-#pragma unroll
-  for (u32 step = 0; step < kPvSteps; ++step) {
+  MLA_UNROLL for (u32 step = 0; step < kPvSteps; ++step) {
     wgmma_bf16_rs_mn<kOvDepth>(o, p[4 * step], p[4 * step + 1], p[4 * step + 2], p[4 * step + 3],
                              advance_descriptor(v, step * kPvStepBytes), 1);
   }
@@ -849,15 +767,11 @@ struct SoftmaxRows {
   float row_sum[2];  // this thread's part of the sum of exponentials, lifted like P
 };
 
-// Moves the reference point of both rows up to this block's S. What was summed so far has to follow by
-// `rescale`.
-__device__ __forceinline__ void raise_row_max(const float (&s)[kScoreRegs], SoftmaxRows& rows,
-                                              float (&rescale)[2]) {
+// Moves the reference point of both rows up to this block's S; what was summed so far follows by `rescale`.
+__device__ __forceinline__ void raise_row_max(const Scores& s, SoftmaxRows& rows, float (&rescale)[2]) {
   float new_max[2] = {rows.row_max[0], rows.row_max[1]};
-#pragma unroll
-  for (u32 i = 0; i < kScoreRegs; ++i) new_max[i / 2 % 2] = max_f32(new_max[i / 2 % 2], s[i]);
-#pragma unroll
-  for (u32 half = 0; half < 2; ++half) {
+  MLA_UNROLL for (u32 i = 0; i < kScoreRegs; ++i) new_max[i / 2 % 2] = max_f32(new_max[i / 2 % 2], s[i]);
+  MLA_UNROLL for (u32 half = 0; half < 2; ++half) {
     new_max[half] = max_f32(new_max[half], shfl_xor_f32(new_max[half], 1));
     new_max[half] = max_f32(new_max[half], shfl_xor_f32(new_max[half], 2));
     // A row that has seen no key keeps -inf; 0 stands in below, so that -inf - (-inf) never occurs.
@@ -872,11 +786,9 @@ __device__ __forceinline__ void raise_row_max(const float (&s)[kScoreRegs], Soft
 
 // S becomes 2^(factor * (S - row_max) + lift), which is P before rounding, and `sum` this thread's part of
 // its sum. The lift uses the range of P's type; it cancels when O is divided by the sum.
-__device__ __forceinline__ void exponentiate(float (&s)[kScoreRegs], const SoftmaxRows& rows,
-                                             float (&sum)[2]) {
+__device__ __forceinline__ void exponentiate(Scores& s, const SoftmaxRows& rows, float (&sum)[2]) {
   sum[0] = sum[1] = 0.0f;
-#pragma unroll
-  for (u32 i = 0; i < kScoreRegs; ++i) {
+  MLA_UNROLL for (u32 i = 0; i < kScoreRegs; ++i) {
     s[i] = ex2(fma_f32(s[i], rows.factor[i / 2 % 2], rows.offset[i / 2 % 2]));
     sum[i / 2 % 2] += s[i];
   }
@@ -890,32 +802,28 @@ __device__ __forceinline__ void add_to_row_sum(SoftmaxRows& rows, const float (&
 }
 
 // O follows its rows to a new reference point.
-__device__ __forceinline__ void rescale_output(float (&o)[kOutputRegs], const float (&rescale)[2]) {
-#pragma unroll
-  for (u32 i = 0; i < kOutputRegs; ++i) o[i] *= rescale[i / 2 % 2];
+__device__ __forceinline__ void rescale_output(Output& o, const float (&rescale)[2]) {
+  MLA_UNROLL for (u32 i = 0; i < kOutputRegs; ++i) o[i] *= rescale[i / 2 % 2];
 }
 
 // Hides the keys at or beyond what each row sees: a real -inf, so that a score of any finite size is never
 // taken for a hidden one.
-__device__ __forceinline__ void mask_scores(float (&s)[kScoreRegs], const Consumer& self, i32 block) {
+__device__ __forceinline__ void mask_scores(Scores& s, const Consumer& self, i32 block) {
   // Limits and columns are counted from the first key of the block.
   const i32 limit[2] = {self.visible[0] - block * kBlockN, self.visible[1] - block * kBlockN};
-#pragma unroll
-  for (u32 i = 0; i < kScoreRegs; ++i) {
+  MLA_UNROLL for (u32 i = 0; i < kScoreRegs; ++i) {
     const i32 column = (i32)(i / 4 * 8 + (self.lane % 4) * 2 + i % 2);
     s[i] = column < limit[i / 2 % 2] ? s[i] : -infinity_f32();
   }
 }
 
 // P as the A operand (bf16, 16 tokens a step): the accumulator layout is the operand layout.
-__device__ __forceinline__ void pack_p(u32 (&p)[kProbRegs], const float (&s)[kScoreRegs]) {
-#pragma unroll
-  for (u32 i = 0; i < kProbRegs; ++i) p[i] = cvt_bf16x2(s[2 * i], s[2 * i + 1]);
+__device__ __forceinline__ void pack_p(Probs& p, const Scores& s) {
+  MLA_UNROLL for (u32 i = 0; i < kProbRegs; ++i) p[i] = cvt_bf16x2(s[2 * i], s[2 * i + 1]);
 }
 
 // Online softmax of one block: S becomes P, O and the sums are brought to the new maximum.
-__device__ __forceinline__ void online_softmax(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
-                                               u32 (&p)[kProbRegs], SoftmaxRows& rows) {
+__device__ __forceinline__ void online_softmax(Scores& s, Output& o, Probs& p, SoftmaxRows& rows) {
   float rescale[2], sum[2];
   raise_row_max(s, rows, rescale);
   exponentiate(s, rows, sum);
@@ -932,16 +840,13 @@ __device__ __forceinline__ u8* output_row(const Params& params, const WorkTile& 
 }
 
 // Writes O: the four lanes of a quad cover 32 bytes. Rows that are no queries are not written.
-__device__ __forceinline__ void store_output(const Params& params, const WorkTile& tile,
-                                             const float (&o)[kOutputRegs], i32 first_row,
-                                             u32 lane) {
-#pragma unroll
-  for (u32 half = 0; half < 2; ++half) {
+__device__ __forceinline__ void store_output(const Params& params, const WorkTile& tile, const Output& o,
+                                             i32 first_row, u32 lane) {
+  MLA_UNROLL for (u32 half = 0; half < 2; ++half) {
     const i32 row = first_row + 8 * (i32)half;
     u8* destination = output_row(params, tile, row) + (lane % 4) * 8;
     if (is_query(row)) {
-#pragma unroll
-      for (u32 i = 0; i < kOutputRegs / 4; ++i) {
+      MLA_UNROLL for (u32 i = 0; i < kOutputRegs / 4; ++i) {
         st_global_v2_f32(destination + i * 32, o[4 * i + 2 * half],
                          o[4 * i + 2 * half + 1]);
       }
@@ -966,8 +871,8 @@ __device__ __forceinline__ void release_slot(u32 empty_barrier, u32 lane) {
   if (lane == 0) mbarrier_arrive(empty_barrier);
 }
 
-// Turns at the tensor core: consumers 0, 1, 2 ... have one each at every block but the highest of a head, where
-// there is no P * V yet; the last consumer gives consumer 0 its first.
+// Turns at the tensor core: consumers 0, 1, 2 ... have one each at every block but the highest of a head,
+// where there is no P * V yet; the last consumer gives consumer 0 its first.
 __device__ __forceinline__ u32 turn_barrier(u32 consumer) { return (u32)NamedBarrier::turn_0 + consumer; }
 
 // Gives the turn at `block` to the next warpgroup; the last turn of the CTA has no successor.
@@ -986,18 +891,16 @@ __device__ __forceinline__ void release_keys(const Consumer& self, i32 block, u3
 
 // S of one block from raw accumulators to P: mask, softmax, P packed. Releases the K slot.
 template <bool kMasked>
-__device__ __forceinline__ void finish_scores(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
-                                              u32 (&p)[kProbRegs], SoftmaxRows& rows, const Consumer& self,
-                                              i32 block, u32 k_stage) {
+__device__ __forceinline__ void finish_scores(Scores& s, Output& o, Probs& p, SoftmaxRows& rows,
+                                              const Consumer& self, i32 block, u32 k_stage) {
   release_keys(self, block, k_stage);
   if (kMasked) mask_scores(s, self, block);
   online_softmax(s, o, p, rows);
 }
 
-// In the turn of this warpgroup Q * K of a block and P * V of the one before are issued, and the turn passes on
-// at once. S is there at the end, P * V still in flight.
-__device__ __forceinline__ void issue_in_turn(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
-                                              const u32 (&p)[kProbRegs], u32 k_stage,
+// In the turn of this warpgroup Q * K of a block and P * V of the one before are issued, and the turn passes
+// on at once. S is there at the end, P * V still in flight.
+__device__ __forceinline__ void issue_in_turn(Scores& s, Output& o, const Probs& p, u32 k_stage,
                                               const PipelineState<kVStages>& v, const Consumer& self,
                                               i32 block) {
   bar_sync(turn_barrier(self.index), kTurnThreads);
@@ -1014,9 +917,9 @@ __device__ __forceinline__ void issue_in_turn(float (&s)[kScoreRegs], float (&o)
 
 // One step of the main loop; softmax of this block runs beside the P * V still in flight.
 template <bool kMasked>
-__device__ __forceinline__ void kv_step(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
-                                        u32 (&p)[kProbRegs], SoftmaxRows& rows, PipelineState<kKStages>& k,
-                                        PipelineState<kVStages>& v, const Consumer& self, i32 block) {
+__device__ __forceinline__ void kv_step(Scores& s, Output& o, Probs& p, SoftmaxRows& rows,
+                                        PipelineState<kKStages>& k, PipelineState<kVStages>& v,
+                                        const Consumer& self, i32 block) {
   mbarrier_wait(k_full(k.stage), k.phase);
   issue_in_turn(s, o, p, k.stage, v, self, block);
   release_keys(self, block, k.stage);
@@ -1037,11 +940,10 @@ __device__ __forceinline__ void kv_step(float (&s)[kScoreRegs], float (&o)[kOutp
 }
 
 // The same for a block without hidden keys, against the reference point that the rows have already, which
-// spares the maximum and the rescale of O. A thread's sum over its columns bounds each of its P, so a sum within
-// the limit proves that all are in range. S is kept, so that otherwise (rarely) the whole warp does the exact
-// step instead. P of this block goes to `next_p`, since the tensor core still reads `p`.
-__device__ __forceinline__ void kv_step_lazy(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
-                                             const u32 (&p)[kProbRegs], u32 (&next_p)[kProbRegs],
+// spares the maximum and the rescale of O. A thread's sum over its columns bounds each of its P, so a sum
+// within the limit proves that all are in range. S is kept, so that otherwise (rarely) the whole warp does
+// the exact step instead. P of this block goes to `next_p`, since the tensor core still reads `p`.
+__device__ __forceinline__ void kv_step_lazy(Scores& s, Output& o, const Probs& p, Probs& next_p,
                                              SoftmaxRows& rows, PipelineState<kKStages>& k,
                                              PipelineState<kVStages>& v, const Consumer& self, i32 block) {
   mbarrier_wait(k_full(k.stage), k.phase);
@@ -1049,8 +951,7 @@ __device__ __forceinline__ void kv_step_lazy(float (&s)[kScoreRegs], float (&o)[
   release_keys(self, block, k.stage);
   k.advance();
   float sum[2] = {0.0f, 0.0f};
-#pragma unroll
-  for (u32 i = 0; i < kProbRegs; ++i) {
+  MLA_UNROLL for (u32 i = 0; i < kProbRegs; ++i) {
     const float e0 = ex2(fma_f32(s[2 * i], rows.factor[i % 2], rows.offset[i % 2]));
     const float e1 = ex2(fma_f32(s[2 * i + 1], rows.factor[i % 2], rows.offset[i % 2]));
     sum[i % 2] += e0;
@@ -1089,8 +990,7 @@ __device__ __forceinline__ void skip_block(PipelineState<kKStages>& k, PipelineS
 __device__ __forceinline__ SoftmaxRows first_softmax_rows(const Params& params, const WorkTile& tile,
                                                           i32 row_in_tile) {
   SoftmaxRows rows;
-#pragma unroll
-  for (u32 half = 0; half < 2; ++half) {
+  MLA_UNROLL for (u32 half = 0; half < 2; ++half) {
     float factor = params.scale_log2;
     // Never 0 for a query: a hidden key's -inf * 0 would be NaN. NaN where a scale is NaN, or negative (not
     // allowed). Rows in front of the sequence hold the queries of others: with 0 these decide nothing.
@@ -1111,27 +1011,24 @@ __device__ __forceinline__ u32 first_row_of_thread() {
 }
 
 // Divides by the row sums and writes the rows of one head.
-__device__ __forceinline__ void finish_rows(const Params& params, const WorkTile& tile,
-                                            float (&o)[kOutputRegs], SoftmaxRows& rows, i32 row_in_tile,
-                                            u32 lane) {
+__device__ __forceinline__ void finish_rows(const Params& params, const WorkTile& tile, Output& o,
+                                            SoftmaxRows& rows, i32 row_in_tile, u32 lane) {
   const i32 row = tile.row_begin + row_in_tile;
   // A row that sees no key gives 0, whatever lies in its scales and in V: its O may be 0 * NaN.
   const bool sees_keys[2] = {visible_keys(tile, row) > 0, visible_keys(tile, row + 8) > 0};
   float inverse_sum[2];
-#pragma unroll
-  for (u32 half = 0; half < 2; ++half) {
+  MLA_UNROLL for (u32 half = 0; half < 2; ++half) {
     rows.row_sum[half] += shfl_xor_f32(rows.row_sum[half], 1);
     rows.row_sum[half] += shfl_xor_f32(rows.row_sum[half], 2);
     inverse_sum[half] = 1.0f / rows.row_sum[half];
   }
-#pragma unroll
-  for (u32 i = 0; i < kOutputRegs; ++i) {
+  MLA_UNROLL for (u32 i = 0; i < kOutputRegs; ++i) {
     o[i] = sees_keys[i / 2 % 2] ? o[i] * inverse_sum[i / 2 % 2] : 0.0f;
   }
   store_output(params, tile, o, row, lane);
 }
 
-// Waits on: q_full, k_full, v_full, v_tail_cleared, its turn. Signals: q_empty, k_empty, v_empty, the next turn.
+// Waits on: q_full, k_full, v_full, v_tail_cleared, its turn. Signals: q_empty, k_empty, v_empty, next turn.
 __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 consumer, u32 warp_in_group,
                                                    u32 lane) {
   Consumer self;
@@ -1152,11 +1049,10 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 con
     if (done == 0 && consumer + 1 == kNumConsumers && tile.num_blocks > 1) {
       bar_arrive(turn_barrier(0), kTurnThreads);
     }
-    float s[kScoreRegs];
-    float o[kOutputRegs];
-    u32 p[kProbRegs];
-#pragma unroll
-    for (u32 i = 0; i < kOutputRegs; ++i) o[i] = 0.0f;
+    Scores s;
+    Output o;
+    Probs p;
+    MLA_UNROLL for (u32 i = 0; i < kOutputRegs; ++i) o[i] = 0.0f;
 
     mbarrier_wait(q_full(consumer), q_phase);
     SoftmaxRows rows = first_softmax_rows(params, tile, row_in_tile);
@@ -1164,9 +1060,7 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 con
     // Blocks above the highest that a row of this warpgroup sees: it takes its turns and frees the slots.
     i32 block = tile.num_blocks - 1;
 #pragma unroll 1
-    for (; block >= blocks.visible; --block) {
-      skip_block(k, v, self, block, block + 1 < tile.num_blocks);
-    }
+    for (; block >= blocks.visible; --block) skip_block(k, v, self, block, block + 1 < tile.num_blocks);
     if (blocks.visible == 0) {
       if (has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);
       release_slot(q_empty(consumer), lane);
@@ -1186,14 +1080,16 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 con
         release_slot(v_empty(v.stage), lane);
         v.advance();
       }
-      if (has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);
+      if (block == 0 && has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);  // before Q is released
       finish_scores<true>(s, o, p, rows, self, block, k.stage);
+      // Only now that K is released: V may have to come after the next K.
+      if (block > 0 && has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);
       k.advance();
 
       const i32 unmasked = consumer_blocks(read_work_tile(done), consumer).unmasked;
       for (--block; block >= unmasked; --block) kv_step<true>(s, o, p, rows, k, v, self, block);
       // Two at a time: each array of P is read by the tensor core while softmax fills the other.
-      u32 next_p[kProbRegs];
+      Probs next_p;
       for (; block >= 1; block -= 2) {
         kv_step_lazy(s, o, p, next_p, rows, k, v, self, block);
         kv_step_lazy(s, o, next_p, p, rows, k, v, self, block - 1);
@@ -1256,13 +1152,7 @@ dsv3_bf16_full_sm90(
     const __grid_constant__ Params params) {
   const u32 warp = warp_uniform(thread_index() / 32);
   const u32 lane = thread_index() % 32;
-  const TensorMaps maps{
-      &q_nope_map,
-      &q_rope_map,
-      &k_nope_map,
-      &k_rope_map,
-      &v_map,
-  };
+  const TensorMaps maps{ &q_nope_map, &q_rope_map, &k_nope_map, &k_rope_map, &v_map };
 
   // First, since the memory accesses of find_work take their time.
   if (thread_index() == 0) {

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "8ee5233bb47f7c513c81060c4111e8de151f069b4e5b7bdaa5190581c9a9c834"
+SOURCE_DIGEST = "1fb4c68f838b5d19c90627dabedf709bfda1586e5899a4d1fd8693f6d7207d17"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "89bb433ac8fb4ad68c7c03c907991bcc08908fa2a1feb8e2c58c0f771a66d243"
+SOURCE_DIGEST = "957a0211267a71d37851e5a8702d5415afa1d0e7d55cb372bd2657fb40f393c0"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "0e0cf180bea4bf8d17bc8d3251c5cf63dce961d2f67cf8c12b02c576c4a1d289"
+SOURCE_DIGEST = "bab52c5e9434cc2b7c0d026f685f3eac47784c724e51dc5dac875593f008af3c"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

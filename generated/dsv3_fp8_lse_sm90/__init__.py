@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "f12d957e5a40f25eb718f7a1ad723fa58e019af3021c172dc48261b7b98ce5f8"
+SOURCE_DIGEST = "ba834ff29f5d782d3362e4f7344730c7a4470c2909ad8f1a426bcf8c4335c6dc"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

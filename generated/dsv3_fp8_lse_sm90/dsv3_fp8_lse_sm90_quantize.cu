@@ -32,15 +32,12 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef int i32;
 typedef long long i64;
-
 // CUtensorMap: 128 bytes that only cuTensorMapEncodeTiled writes and only the copy engine reads.
 struct alignas(64) TensorMap {
   u64 opaque[16];
 };
-
 // Constant byte offset of a member; NVRTC has neither offsetof nor __builtin_offsetof.
 #define MLA_OFFSETOF(type, member) __INTADDR__(&((type*)0)->member)
-
 // Where a thread stands. PTX ISA, special registers.
 __device__ __forceinline__ u32 thread_index() { return threadIdx.x; }
 // The same, read anew: what is computed from it is not kept in a register over work that follows.
@@ -52,30 +49,21 @@ __device__ __forceinline__ u32 thread_index_anew() {
 __device__ __forceinline__ u32 cta_index_x() { return blockIdx.x; }
 __device__ __forceinline__ u32 cta_index_y() { return blockIdx.y; }
 __device__ __forceinline__ u32 cta_index_z() { return blockIdx.z; }
-
 // Tells the compiler that a value is the same in all 32 lanes, so that it may live in a uniform register.
 __device__ __forceinline__ u32 warp_uniform(u32 value) { return __shfl_sync(0xffffffffu, value, 0); }
-
 // True in one lane of the (converged) warp. PTX ISA: elect.sync; sm_90 and later.
 __device__ __forceinline__ bool elect_sync() {
   u32 elected;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "elect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}"
-      : "=r"(elected));
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}" : "=r"(elected));
   return elected != 0;
 }
-
 // Exchange between lanes: lane l receives the value of lane l ^ lane_mask. PTX: shfl.sync.bfly.
 __device__ __forceinline__ float shfl_xor_f32(float value, u32 lane_mask) {
   return __shfl_xor_sync(0xffffffffu, value, lane_mask);
 }
-
-// Exchange between lanes: lane l receives the value of lane l ^ lane_mask. PTX: shfl.sync.bfly.
 __device__ __forceinline__ u32 shfl_xor_u32(u32 value, u32 lane_mask) {
   return __shfl_xor_sync(0xffffffffu, value, lane_mask);
 }
-
 // CTA, warp and named barriers. PTX: bar.sync, bar.arrive (id 0 belongs to cta_sync).
 // "memory" keeps the compiler from moving loads and stores across them.
 __device__ __forceinline__ void cta_sync() { __syncthreads(); }
@@ -86,80 +74,66 @@ __device__ __forceinline__ void bar_sync(u32 id, u32 threads) {
 __device__ __forceinline__ void bar_arrive(u32 id, u32 threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-
 // Ordinary accesses to shared memory by 32-bit address. PTX ISA: ld.shared, st.shared.
 extern __shared__ __align__(1024) u8 dynamic_smem[];
 __device__ __forceinline__ u32 smem_base() { return (u32)__cvta_generic_to_shared(dynamic_smem); }
-
 // One fp32; the address is a multiple of 4. PTX ISA: ld.shared.
 __device__ __forceinline__ float ld_shared_f32(u32 address) {
   float value;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
   return value;
 }
-
 // One fp32; the address is a multiple of 4. PTX ISA: st.shared.
 __device__ __forceinline__ void st_shared_f32(u32 address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
-
 // 16 bytes that no kernel writes meanwhile; the address is a multiple of 16. PTX ISA: ld.global.nc.
 __device__ __forceinline__ void ld_global_v4_u32(const void* address, u32 (&word)[4]) {
   asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
                : "l"(address));
 }
-
 // One fp32; the address is a multiple of 4. PTX ISA: st.global.
 __device__ __forceinline__ void st_global_f32(float* address, float value) {
   asm volatile("st.global.f32 [%0], %1;" ::"l"(address), "f"(value) : "memory");
 }
-
 // 8 bytes at once; the address is a multiple of 8. PTX ISA: st.global.
 __device__ __forceinline__ void st_global_v2_u32(void* address, u32 x, u32 y) {
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(x), "r"(y) : "memory");
 }
-
 // 16 bytes at once; the address is a multiple of 16.
 __device__ __forceinline__ void st_global_v4_u32(void* address, u32 x, u32 y, u32 z, u32 w) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(x), "r"(y), "r"(z), "r"(w)
                : "memory");
 }
-
 // The upper 32 bits of a product. PTX ISA: mul.hi.u32.
 __device__ __forceinline__ u32 mul_hi_u32(u32 x, u32 y) { return __umulhi(x, y); }
-
 // The larger of two unsigned 16-bit numbers, in both halves. PTX ISA: max.u16x2; sm_90 and later.
 __device__ __forceinline__ u32 max_u16x2(u32 x, u32 y) {
   u32 halves;
   asm("max.u16x2 %0, %1, %2;" : "=r"(halves) : "r"(x), "r"(y));
   return halves;
 }
-
 // The smaller of two unsigned 16-bit numbers, in both halves. PTX ISA: min.u16x2; sm_90 and later.
 __device__ __forceinline__ u32 min_u16x2(u32 x, u32 y) {
   u32 halves;
   asm("min.u16x2 %0, %1, %2;" : "=r"(halves) : "r"(x), "r"(y));
   return halves;
 }
-
 // The larger of two numbers, NaN where one is. PTX ISA: max.NaN.f32; sm_80 and later.
 __device__ __forceinline__ float max_nan_f32(float x, float y) {
   float larger;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(y));
   return larger;
 }
-
 // Reciprocal and quotient, rounded to nearest even as IEEE 754 has it. PTX ISA: rcp.rn.f32, div.rn.f32.
 __device__ __forceinline__ float rcp_rn(float x) { return __frcp_rn(x); }
 __device__ __forceinline__ float div_rn(float x, float y) { return __fdiv_rn(x, y); }
-
 // Two bf16 as fp32, the low half first; exact.
 __device__ __forceinline__ void unpack_bf16x2(u32 halves, float& low, float& high) {
   low = __uint_as_float(halves << 16);
   high = __uint_as_float(halves & 0xffff0000u);
 }
-
 // Two f16 as fp32, the low half first; exact. PTX ISA: cvt.f32.f16.
 __device__ __forceinline__ void unpack_f16x2(u32 halves, float& low, float& high) {
   asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\n"
@@ -167,26 +141,21 @@ __device__ __forceinline__ void unpack_f16x2(u32 halves, float& low, float& high
       : "=f"(low), "=f"(high)
       : "r"(halves));
 }
-
 // Four fp32 to four e4m3 codes, the first in the low byte; round to nearest even, saturating.
 // PTX ISA: cvt.rn.satfinite.e4m3x2.f32 (its first source goes to the high byte); sm_89 and later.
 __device__ __forceinline__ u32 cvt_e4m3x4(float x0, float x1, float x2, float x3) {
   u32 codes;
   asm("{\n.reg .b16 low, high;\n"
       "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\ncvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
-      "mov.b32 %0, {low, high};\n}"
-      : "=r"(codes)
-      : "f"(x0), "f"(x1), "f"(x2), "f"(x3));
+      "mov.b32 %0, {low, high};\n}" : "=r"(codes) : "f"(x0), "f"(x1), "f"(x2), "f"(x3));
   return codes;
 }
-
 // Two fp32 to two bf16, the first in the low half; round to nearest even. PTX ISA: cvt.rn.bf16x2.f32.
 __device__ __forceinline__ u32 cvt_bf16x2(float x0, float x1) {
   u32 halves;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(x1), "f"(x0));
   return halves;
 }
-
 // Scalar arithmetic. ex2: PTX ISA ex2.approx.ftz.f32, ex2(-inf) = 0.
 __device__ __forceinline__ float ex2(float x) {
   float y;

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "5b9b065d0c3fd43b0897d1e6419f73713ae268e17e290c39e3d35a9037d8273c"
+SOURCE_DIGEST = "603c435527804ec28860e3ea2366b54e3089f90dec0228763f3f73c4414e2026"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

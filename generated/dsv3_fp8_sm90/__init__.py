@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "321ce0cac6269f1123c3ffba9abe2eca3a8658c60432931b93da4c3494ddbe37"
+SOURCE_DIGEST = "40fca985ddf127be018c3fa932e904cbf32f500b2ed385630fb25dbea728c9e1"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

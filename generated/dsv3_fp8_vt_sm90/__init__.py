@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "d8e5264f20559c8a68d3031ad0d0a082010e17cf9132956b832a378723c734f4"
+SOURCE_DIGEST = "4cfa70aa5ba73fc48162caebb4ad320e026dea1a2f997339497734b236a357eb"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

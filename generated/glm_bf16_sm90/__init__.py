@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "f65aeb60d4414e5d618536e272eaaae7d65d9d7f9c0604a84834b9aaa6aa76e2"
+SOURCE_DIGEST = "f02bb0071f8ddd8a1dfb53c1207a5b1b3b03ab3c780bccbb479a8aa52ffd3b56"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "0c63104a42dcf2cc07a3e481a95ed82072bf645b5790dd5b44c0e68af1c0bfad"
+SOURCE_DIGEST = "6049665e1a50b9c9ac8af56d5c17714ecdbc8e427c4ac1e888129f16a86bcc13"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

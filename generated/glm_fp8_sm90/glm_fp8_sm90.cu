@@ -39,14 +39,11 @@
 //   tail      1      32       24         clears V beyond the sequence, once a head
 //   idle      2-3    64       24         nothing: they complete the producer warpgroup
 //   consumer  4-11   256      240        2 warpgroups of 64 rows: Q*K, softmax, P*V, output
-//   load waits on: q_empty, k_empty, v_empty
-//   load signals: q_full, k_full, v_full
-//   tail waits on: q_empty, v_full of the last block
-//   tail signals: v_tail_cleared
-//   idle waits on: nothing
-//   idle signals: nothing
-//   consumer waits on: q_full, k_full, v_full, v_tail_cleared, its turn
-//   consumer signals: q_empty, k_empty, v_empty, the next turn
+//   role      waits on                                          signals
+//   load      q_empty, k_empty, v_empty                         q_full, k_full, v_full
+//   tail      q_empty, v_full of the last block                 v_tail_cleared
+//   idle      nothing                                           nothing
+//   consumer  q_full, k_full, v_full, v_tail_cleared, its turn  q_empty, k_empty, v_empty, the next turn
 //
 // Barriers in shared memory (arrivals and bytes of one phase):
 //   barrier         stages  arrivals  bytes  signalled by  waited on by
@@ -88,15 +85,12 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef int i32;
 typedef long long i64;
-
 // CUtensorMap: 128 bytes that only cuTensorMapEncodeTiled writes and only the copy engine reads.
 struct alignas(64) TensorMap {
   u64 opaque[16];
 };
-
 // Constant byte offset of a member; NVRTC has neither offsetof nor __builtin_offsetof.
 #define MLA_OFFSETOF(type, member) __INTADDR__(&((type*)0)->member)
-
 // Where a thread stands. PTX ISA, special registers.
 __device__ __forceinline__ u32 thread_index() { return threadIdx.x; }
 // The same, read anew: what is computed from it is not kept in a register over work that follows.
@@ -108,30 +102,21 @@ __device__ __forceinline__ u32 thread_index_anew() {
 __device__ __forceinline__ u32 cta_index_x() { return blockIdx.x; }
 __device__ __forceinline__ u32 cta_index_y() { return blockIdx.y; }
 __device__ __forceinline__ u32 cta_index_z() { return blockIdx.z; }
-
 // Tells the compiler that a value is the same in all 32 lanes, so that it may live in a uniform register.
 __device__ __forceinline__ u32 warp_uniform(u32 value) { return __shfl_sync(0xffffffffu, value, 0); }
-
 // True in one lane of the (converged) warp. PTX ISA: elect.sync; sm_90 and later.
 __device__ __forceinline__ bool elect_sync() {
   u32 elected;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "elect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}"
-      : "=r"(elected));
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}" : "=r"(elected));
   return elected != 0;
 }
-
 // Exchange between lanes: lane l receives the value of lane l ^ lane_mask. PTX: shfl.sync.bfly.
 __device__ __forceinline__ float shfl_xor_f32(float value, u32 lane_mask) {
   return __shfl_xor_sync(0xffffffffu, value, lane_mask);
 }
-
-// Exchange between lanes: lane l receives the value of lane l ^ lane_mask. PTX: shfl.sync.bfly.
 __device__ __forceinline__ u32 shfl_xor_u32(u32 value, u32 lane_mask) {
   return __shfl_xor_sync(0xffffffffu, value, lane_mask);
 }
-
 // CTA, warp and named barriers. PTX: bar.sync, bar.arrive (id 0 belongs to cta_sync).
 // "memory" keeps the compiler from moving loads and stores across them.
 __device__ __forceinline__ void cta_sync() { __syncthreads(); }
@@ -142,7 +127,6 @@ __device__ __forceinline__ void bar_sync(u32 id, u32 threads) {
 __device__ __forceinline__ void bar_arrive(u32 id, u32 threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-
 // Transaction barriers in shared memory (64 bits each). PTX ISA: mbarrier; sm_90 and later.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -159,112 +143,85 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(u32 barrier, u32 tx_by
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(tx_bytes)
                : "memory");
 }
-
 // Blocks until the phase with this parity is complete. PTX ISA: mbarrier.try_wait.parity.
 __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 phase) {
   asm volatile(
-      "{\n.reg .pred complete;\nMLA_WAIT_%=:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 complete, [%0], %1;\n"
-      "@!complete bra MLA_WAIT_%=;\n}" ::"r"(barrier), "r"(phase)
-      : "memory");
+      "{\n.reg .pred complete;\nMLA_WAIT_%=:\nmbarrier.try_wait.parity.shared::cta.b64 complete, [%0], %1;\n"
+      "@!complete bra MLA_WAIT_%=;\n}" ::"r"(barrier), "r"(phase) : "memory");
 }
-
 // Orders this thread's ordinary shared-memory accesses before later ones of the async proxy
 // (tensor cores, copy engine). PTX ISA: fence.proxy.async; sm_90 and later.
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-
 // Tensor maps of bulk copies. PTX ISA: prefetch.tensormap; sm_90 and later.
 __device__ __forceinline__ void prefetch_tensormap(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-
 // A bulk copy of a box from global to shared memory; its bytes are counted on an mbarrier.
 // PTX ISA: cp.async.bulk.tensor; sm_90 and later.
 __device__ __forceinline__ void cp_async_bulk_tensor_3d(u32 destination, const TensorMap* map, u32 barrier,
                                                         i32 x, i32 y, i32 z) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
-      "{%3, %4, %5}], [%2];" ::"r"(destination),
-      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
-      : "memory");
+      "{%3, %4, %5}], [%2];" ::"r"(destination), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
-
 // Ordinary accesses to shared memory by 32-bit address. PTX ISA: ld.shared, st.shared.
 extern __shared__ __align__(1024) u8 dynamic_smem[];
 __device__ __forceinline__ u32 smem_base() { return (u32)__cvta_generic_to_shared(dynamic_smem); }
-
 // One fp32; the address is a multiple of 4. PTX ISA: ld.shared.
 __device__ __forceinline__ float ld_shared_f32(u32 address) {
   float value;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
   return value;
 }
-
 // Four consecutive fp32; the address is a multiple of 16. Volatile keeps it between the barrier operations
 // around it; without "memory" the compiler need not treat it as a fence.
 __device__ __forceinline__ void ld_shared_v4_f32(u32 address, float (&x)[4]) {
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
                : "r"(address));
 }
-
 // One fp32; the address is a multiple of 4. PTX ISA: st.shared.
 __device__ __forceinline__ void st_shared_f32(u32 address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
-
 // One fp32 that no kernel writes meanwhile; the address is a multiple of 4. PTX ISA: ld.global.nc.
 __device__ __forceinline__ float ld_global_f32(const float* address) { return __ldg(address); }
-
 // 16 bytes at once; the address is a multiple of 16. PTX ISA: ld.shared.
 __device__ __forceinline__ void ld_shared_v4_u32(u32 address, u32 (&word)[4]) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
-               : "r"(address)
-               : "memory");
+               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3]) : "r"(address) : "memory");
 }
-
 __device__ __forceinline__ void st_shared_v4_u32(u32 address, u32 x, u32 y, u32 z, u32 w) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x), "r"(y), "r"(z), "r"(w)
                : "memory");
 }
-
 // The same 32 bits as another type.
 __device__ __forceinline__ float float_from_bits(u32 bits) { return __uint_as_float(bits); }
-
 // True in all lanes where the condition holds in any of the warp. PTX ISA: vote.sync.any.
 __device__ __forceinline__ bool vote_any(bool condition) { return __any_sync(0xffffffffu, condition) != 0; }
-
 // One 32-bit integer that no kernel writes meanwhile; the address is a multiple of 4. PTX ISA: ld.global.nc.
 __device__ __forceinline__ i32 ld_global_i32(const i32* address) { return __ldg(address); }
-
 // 16 bytes at once; the address is a multiple of 16.
 __device__ __forceinline__ void st_global_v4_u32(void* address, u32 x, u32 y, u32 z, u32 w) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(x), "r"(y), "r"(z), "r"(w)
                : "memory");
 }
-
 // Two fp32 to two bf16, the first in the low half; round to nearest even. PTX ISA: cvt.rn.bf16x2.f32.
 __device__ __forceinline__ u32 cvt_bf16x2(float x0, float x1) {
   u32 halves;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(x1), "f"(x0));
   return halves;
 }
-
 // Four fp32 to four e4m3 codes, the first in the low byte; round to nearest even, saturating.
 // PTX ISA: cvt.rn.satfinite.e4m3x2.f32 (its first source goes to the high byte); sm_89 and later.
 __device__ __forceinline__ u32 cvt_e4m3x4(float x0, float x1, float x2, float x3) {
   u32 codes;
   asm("{\n.reg .b16 low, high;\n"
       "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\ncvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
-      "mov.b32 %0, {low, high};\n}"
-      : "=r"(codes)
-      : "f"(x0), "f"(x1), "f"(x2), "f"(x3));
+      "mov.b32 %0, {low, high};\n}" : "=r"(codes) : "f"(x0), "f"(x1), "f"(x2), "f"(x3));
   return codes;
 }
-
 // Scalar arithmetic. ex2: PTX ISA ex2.approx.ftz.f32, ex2(-inf) = 0.
 __device__ __forceinline__ float ex2(float x) {
   float y;
@@ -275,122 +232,82 @@ __device__ __forceinline__ float fma_f32(float a, float b, float c) { return __f
 __device__ __forceinline__ float max_f32(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ float nan_f32() { return __int_as_float(0x7fffffff); }
 __device__ __forceinline__ float infinity_f32() { return __int_as_float(0x7f800000); }
-
 // Moves registers between warpgroups; every warp of the warpgroup executes it. PTX ISA: setmaxnreg; sm_90a.
-template <int kRegisters>
-__device__ __forceinline__ void setmaxnreg_dec() {
+template <int kRegisters> __device__ __forceinline__ void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
-template <int kRegisters>
-__device__ __forceinline__ void setmaxnreg_inc() {
+template <int kRegisters> __device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
-
 // Order of asynchronous warpgroup matrix products. PTX ISA: wgmma.fence, commit_group, wait_group; sm_90a.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit_group() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-
 // Ties registers to this point of the program, so that no use of them moves above it.
-template <int kCount>
-__device__ __forceinline__ void pin_registers(float (&d)[kCount]) {
+template <int kCount> __device__ __forceinline__ void pin_registers(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 // Waits until at most kPending groups are in flight; releases the accumulators named.
-template <int kPending, int kCount>
-__device__ __forceinline__ void wgmma_wait_group(float (&d)[kCount]) {
+template <int kPending, int kCount> __device__ __forceinline__ void wgmma_wait_group(float (&d)[kCount]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
   pin_registers(d);
 }
 template <int kPending, int kCountA, int kCountB>
 __device__ __forceinline__ void wgmma_wait_group(float (&a)[kCountA], float (&b)[kCountB]) {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-  pin_registers(a);
+  wgmma_wait_group<kPending>(a);
   pin_registers(b);
 }
-
 // Warpgroup matrix products D (+)= A * B with fp32 D in registers. PTX ISA: wgmma.mma_async; sm_90a.
 // A (64 x 32) and B (N x 32) e4m3 in shared memory, K-major
-template <int kN>
-__device__ __forceinline__ void wgmma_e4m3_ss(
+template <int kN> __device__ __forceinline__ void wgmma_e4m3_ss(
     float (&d)[kN / 2], u64 a, u64 b, u32 accumulate);
 // A (64 x 16) and B (N x 16) bf16 in shared memory, K-major
-template <int kN>
-__device__ __forceinline__ void wgmma_bf16_ss(
+template <int kN> __device__ __forceinline__ void wgmma_bf16_ss(
     float (&d)[kN / 2], u64 a, u64 b, u32 accumulate);
 // A (64 x 32) e4m3 in registers, B (N x 32) in shared memory, K-major
-template <int kN>
-__device__ __forceinline__ void wgmma_e4m3_rs(
+template <int kN> __device__ __forceinline__ void wgmma_e4m3_rs(
     float (&d)[kN / 2], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, u32 accumulate);
-template <>
-__device__ __forceinline__ void wgmma_e4m3_ss<64>(
+// Eight accumulators as operands.
+#define MLA_D8(i)                                                                             \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+      "+f"(d[i + 6]), "+f"(d[i + 7])
+template <> __device__ __forceinline__ void wgmma_e4m3_ss<64>(
     float (&d)[32], u64 a, u64 b, u32 accumulate) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "%32, %33, p, 1, 1;\n}"
-: "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
-  "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-  "+f"(d[30]), "+f"(d[31])
-: "l"(a), "l"(b), "r"(accumulate)
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1;\n}"
+      : MLA_D8(0), MLA_D8(8), MLA_D8(16), MLA_D8(24)
+      : "l"(a), "l"(b), "r"(accumulate)
   );
 }
-template <>
-__device__ __forceinline__ void wgmma_bf16_ss<64>(
+template <> __device__ __forceinline__ void wgmma_bf16_ss<64>(
     float (&d)[32], u64 a, u64 b, u32 accumulate) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "%32, %33, p, 1, 1, 0, 0;\n}"
-: "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
-  "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-  "+f"(d[30]), "+f"(d[31])
-: "l"(a), "l"(b), "r"(accumulate)
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, 0;\n}"
+      : MLA_D8(0), MLA_D8(8), MLA_D8(16), MLA_D8(24)
+      : "l"(a), "l"(b), "r"(accumulate)
   );
 }
-template <>
-__device__ __forceinline__ void wgmma_e4m3_rs<256>(
+template <> __device__ __forceinline__ void wgmma_e4m3_rs<256>(
     float (&d)[128], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, u32 accumulate) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %133, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
-      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
-      "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "
-      "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, "
-      "%102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, "
-      "%119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-      "{%128, %129, %130, %131}, %132, p, 1, 1;\n}"
-: "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
-  "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-  "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),
-  "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),
-  "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),
-  "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]),
-  "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]),
-  "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
-  "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]),
-  "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]),
-  "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]),
-  "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]),
-  "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]), "+f"(d[105]), "+f"(d[106]),
-  "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]),
-  "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]),
-  "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-: "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate)
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %133, 0;\nwgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, "
+      "%41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, "
+      "%61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, "
+      "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, "
+      "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, "
+      "%116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, {%128, %129, %130, %131}, "
+      "%132, p, 1, 1;\n}"
+      : MLA_D8(0), MLA_D8(8), MLA_D8(16), MLA_D8(24), MLA_D8(32), MLA_D8(40), MLA_D8(48), MLA_D8(56),
+      MLA_D8(64), MLA_D8(72), MLA_D8(80), MLA_D8(88), MLA_D8(96), MLA_D8(104), MLA_D8(112), MLA_D8(120)
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate)
   );
 }
 
@@ -401,11 +318,12 @@ __device__ __forceinline__ void wgmma_e4m3_rs<256>(
 
 namespace mla {
 
+// Before a loop of a constant number of steps: all of them one after the other, so that arrays are registers.
+#define MLA_UNROLL _Pragma("unroll")
 // Stops the compiler where it puts a member elsewhere than the planner did.
 #define MLA_ASSERT_FIELD(type, member, offset, bytes)                                      \
   static_assert(MLA_OFFSETOF(type, member) == (offset) && sizeof(type::member) == (bytes), \
                 "planner and compiler disagree on " #type "::" #member "; regenerate")
-
 // Position in a ring of kStages slots: the slot and the parity of its current phase.
 template <u32 kStages>
 struct PipelineState {
@@ -419,10 +337,8 @@ struct PipelineState {
     }
   }
 };
-
-// Shared-memory matrix descriptor of wgmma. PTX ISA, wgmma: matrix descriptor: start address / 16 in bits
-// 0-13, leading offset / 16 in 16-29, stride offset / 16 in 32-45, swizzle mode in 62-63 (1: 128B, 2: 64B, 3:
-// 32B).
+// Matrix descriptor in shared memory (PTX ISA, wgmma): start address / 16 in bits 0-13, leading offset / 16
+// in 16-29, stride offset / 16 in 32-45, swizzle mode in 62-63 (1: 128B, 2: 64B, 3: 32B).
 __device__ __forceinline__ u64 matrix_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes,
                                                  u32 swizzle_mode) {
   const u32 low = ((address & 0x3FFFFu) >> 4) | ((leading_bytes >> 4) << 16);
@@ -433,14 +349,10 @@ __device__ __forceinline__ u64 matrix_descriptor(u32 address, u32 leading_bytes,
 __device__ __forceinline__ u64 advance_descriptor(u64 descriptor, u32 bytes) {
   return (descriptor & 0xFFFFFFFF00000000ull) | (u32)((u32)descriptor + (bytes >> 4));
 }
-
-// Byte offset inside a swizzled tile whose base is a multiple of 8 * kRowBytes: the 16-byte unit is XORed
-// with the row (128B mode), half the row (64B) or a quarter of it (32B). PTX ISA, asynchronous data copies:
-// swizzling modes.
+// Byte offset in a swizzled tile, whose base is a multiple of 8 * kRowBytes: the 16-byte unit is XORed with
+// the row (128B mode), half of it (64B) or a quarter (32B). PTX ISA, asynchronous data copies: swizzling.
 template <u32 kRowBytes>
-__device__ __forceinline__ u32 swizzle(u32 offset) {
-  return offset ^ ((offset >> 3) & (kRowBytes - 16));
-}
+__device__ __forceinline__ u32 swizzle(u32 offset) { return offset ^ ((offset >> 3) & (kRowBytes - 16)); }
 
 }  // namespace mla
 
@@ -554,7 +466,8 @@ enum class Mbarrier : u32 {
 
 // ---- shared memory ----
 
-// The map of one CTA's shared memory, not an object: code takes 32-bit addresses from it.
+// The map of one CTA's shared memory, not an object: code takes 32-bit addresses from it. For
+// how long each field is live: see the plan at the top.
 struct alignas(1024) MLASmemStorage {
   static constexpr u32 q_nope_bytes = 24576;  // BM * nope_depth * sizeof(qkv)
   static constexpr u32 q_rope_bytes = 16384;  // BM * rope_depth * sizeof(rope)
@@ -566,30 +479,14 @@ struct alignas(1024) MLASmemStorage {
   static constexpr u32 q_scale_bytes = 512;  // BM * sizeof(f32)
   static constexpr u32 k_scale_bytes = 256;  // BN * sizeof(f32) per stage
 
-  // Q_nope, then Q_rope: block_m rows in chunks of one swizzle width.
-  // Live: per consumer from q_full to q_empty.
-  alignas(1024) u8 q_smem[40960];
-  // K ring; a stage is K_nope, then K_rope: block_n rows in chunks of one swizzle width.
-  // Live: per stage from k_full to k_empty.
-  alignas(1024) u8 kv_smem[61440];
-  // Ring of transposed V: a row per V column, tokens in chunks of one swizzle width.
-  // Live: per stage from v_full to v_empty.
-  alignas(1024) u8 v_smem[49152];
-  // Scales of the query rows.
-  // Live: per consumer from q_full to the first block.
-  alignas(16) float q_scale_smem[128];
-  // Scales of the keys, a buffer per stage of the K ring, as accumulators need them.
-  // Live: per stage from k_full to k_empty, signalled after they were read.
-  alignas(16) float k_scale_smem[192];
-  // O that has left the accumulators, bf16 pairs, 16-byte vectors per consumer thread.
-  // Live: the whole CTA; each word is used by one thread only.
-  alignas(16) u8 o_master_smem[65536];
-  // Which rows and keys the CTA has, for the consumers, whose registers are full.
-  // Live: the whole CTA, written before the roles start.
-  alignas(16) i32 work_smem[12];
-  // Transaction barriers, in the order of enum Mbarrier.
-  // Live: the whole CTA.
-  alignas(8) u64 mbar_base[17];
+  alignas(1024) u8 q_smem[40960];  // Q_nope, then Q_rope: block_m rows, chunks of a swizzle width
+  alignas(1024) u8 kv_smem[61440];  // ring of K_nope, then K_rope: block_n rows, chunks of a swizzle width
+  alignas(1024) u8 v_smem[49152];  // ring of V columns: a row each, chunks of a swizzle width
+  alignas(16) float q_scale_smem[128];  // scales of the query rows
+  alignas(16) float k_scale_smem[192];  // scales of a stage's keys, in the order that accumulators need
+  alignas(16) u8 o_master_smem[65536];  // O that has left the accumulators: bf16 pairs in 16-byte vectors
+  alignas(16) i32 work_smem[12];  // which rows and keys the CTA has, spares registers of the consumers
+  alignas(8) u64 mbar_base[17];  // transaction barriers, in the order of enum Mbarrier
 };
 
 // Planner and compiler are two witnesses of the map; where they disagree, generate the file again.
@@ -611,32 +508,24 @@ static_assert(sizeof(MLASmemStorage) == 219136 && alignof(MLASmemStorage) == 102
 static_assert(sizeof(MLASmemStorage) <= 232448, "MLASmemStorage exceeds the shared memory of a CTA");
 
 // Addresses in shared memory, by name.
-__device__ __forceinline__ u32 q_nope_tile() {
-  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, q_smem);
-}
+#define MLA_SMEM(field) (smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, field))
+__device__ __forceinline__ u32 q_nope_tile() { return MLA_SMEM(q_smem); }
 __device__ __forceinline__ u32 q_rope_tile() { return q_nope_tile() + MLASmemStorage::q_nope_bytes; }
-__device__ __forceinline__ u32 k_nope_tile(u32 stage) {
-  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, kv_smem) + stage * kKStageBytes;
-}
+__device__ __forceinline__ u32 k_nope_tile(u32 stage) { return MLA_SMEM(kv_smem) + stage * kKStageBytes; }
 __device__ __forceinline__ u32 k_rope_tile(u32 stage) { return k_nope_tile(stage) + kKRopeOffset; }
-__device__ __forceinline__ u32 v_tile(u32 stage) {
-  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, v_smem) + stage * kVStageBytes;
-}
-__device__ __forceinline__ u32 q_scale_tile() {
-  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, q_scale_smem);
-}
+__device__ __forceinline__ u32 v_tile(u32 stage) { return MLA_SMEM(v_smem) + stage * kVStageBytes; }
+__device__ __forceinline__ u32 q_scale_tile() { return MLA_SMEM(q_scale_smem); }
 __device__ __forceinline__ u32 k_scale_tile(u32 stage) {
-  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, k_scale_smem) + stage * kKScaleStageBytes;
+  return MLA_SMEM(k_scale_smem) + stage * kKScaleStageBytes;
 }
 // First of the vectors that a consumer thread has for itself; the next is kMasterVectorStride further.
 __device__ __forceinline__ u32 o_master_words(u32 consumer, u32 thread_in_group) {
-  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, o_master_smem) + consumer * kMasterGroupBytes +
-         thread_in_group * kMasterVectorBytes;
+  return MLA_SMEM(o_master_smem) + consumer * kMasterGroupBytes + thread_in_group * kMasterVectorBytes;
 }
-__device__ __forceinline__ u32 work_words() { return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, work_smem); }
+__device__ __forceinline__ u32 work_words() { return MLA_SMEM(work_smem); }
 
 __device__ __forceinline__ u32 mbarrier_at(Mbarrier first, u32 stage) {
-  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, mbar_base) + ((u32)first + stage) * (u32)sizeof(u64);
+  return MLA_SMEM(mbar_base) + ((u32)first + stage) * (u32)sizeof(u64);
 }
 __device__ __forceinline__ u32 q_full(u32 consumer) { return mbarrier_at(Mbarrier::q_full, consumer); }
 __device__ __forceinline__ u32 q_empty(u32 consumer) { return mbarrier_at(Mbarrier::q_empty, consumer); }
@@ -776,22 +665,14 @@ __device__ __forceinline__ void write_work_tile(const WorkTile& tile) {
 
 // The tile at the head that follows `done` others.
 __device__ __forceinline__ WorkTile read_work_tile(i32 done) {
-  const u32 place = work_words();
-  u32 word[4];
-  WorkTile tile;
-  ld_shared_v4_u32(place, word);
-  tile.head = (i32)word[0] + done;
-  tile.heads_left = (i32)word[1] - done;
-  tile.q_begin = (i32)word[2];
-  tile.k_begin = (i32)word[3];
-  ld_shared_v4_u32(place + 16, word);
-  tile.q_len = (i32)word[0];
-  tile.kv_len = (i32)word[1];
-  tile.row_begin = (i32)word[2];
-  tile.num_blocks = (i32)word[3];
-  ld_shared_v4_u32(place + 32, word);
-  tile.sequence = (i32)word[0];
-  return tile;
+  u32 a[4], b[4];
+  ld_shared_v4_u32(work_words(), a);
+  ld_shared_v4_u32(work_words() + 16, b);
+  const i32 head = (i32)a[0] + done;
+  u32 c[4];
+  ld_shared_v4_u32(work_words() + 32, c);
+  return {head, (i32)a[1] - done, (i32)c[0], (i32)a[2], (i32)a[3], (i32)b[0], (i32)b[1],
+          (i32)b[2], (i32)b[3]};
 }
 
 // ---- load warp ----
@@ -803,8 +684,7 @@ template <u32 kCount>
 __device__ __forceinline__ void fetch_scales(float (&value)[kCount / 32], const float* scales, i64 stride,
                                              i32 first_token, i32 begin, i32 end, u32 lane) {
   const float* place = scales + ((i64)first_token + lane) * stride;
-#pragma unroll
-  for (u32 i = 0; i < kCount / 32; ++i) {
+  MLA_UNROLL for (u32 i = 0; i < kCount / 32; ++i) {
     const i32 token = (i32)(i * 32 + lane);
     value[i] = token >= begin && token < end ? ld_global_f32(place) : 0.0f;
     place += 32 * stride;
@@ -816,8 +696,7 @@ __device__ __forceinline__ void fetch_scales(float (&value)[kCount / 32], const 
 __device__ __forceinline__ void store_key_scales(u32 destination, const float (&value)[kBlockN / 32],
                                                  u32 lane) {
   const u32 place = lane / 16 * 16 + lane / 2 % 4 * 4 + lane / 8 % 2 * 2 + lane % 2;
-#pragma unroll
-  for (u32 i = 0; i < kBlockN / 32; ++i) {
+  MLA_UNROLL for (u32 i = 0; i < kBlockN / 32; ++i) {
     st_shared_f32(destination + (i * 32 + place) * (u32)sizeof(float), value[i]);
   }
 }
@@ -845,9 +724,11 @@ __device__ __forceinline__ void load_q_tile(const TensorMaps& maps, const Params
   const i32 first_token = tile.q_begin + tile.row_begin + (i32)(consumer * kRowsPerConsumer);
   mbarrier_arrive_expect_tx(q_full(consumer), kQTxBytes);
   copy_tile<kNopeChunks>(q_nope_tile() + consumer * kNopeConsumerBytes, kQNopeChunkBytes, kNopeChunkElems,
-                         maps.q_nope_map, q_full(consumer), first_token, tile.head * (i32)params.q_nope_head_step);
+                         maps.q_nope_map, q_full(consumer), first_token,
+                         tile.head * (i32)params.q_nope_head_step);
   copy_tile<kRopeChunks>(q_rope_tile() + consumer * kRopeConsumerBytes, kQRopeChunkBytes, kRopeChunkElems,
-                         maps.q_rope_map, q_full(consumer), first_token, tile.head * (i32)params.q_rope_head_step);
+                         maps.q_rope_map, q_full(consumer), first_token,
+                         tile.head * (i32)params.q_rope_head_step);
 }
 
 // Fetches one KV block of K into a slot of the K ring.
@@ -880,8 +761,7 @@ __device__ __forceinline__ void load_row_scales(const Params& params, const Work
   fetch_scales<kRowsPerConsumer>(scale, params.q_scale, params.q_scale_token_stride,
                                  tile.q_begin + first_row, -first_row, (i32)kRowsPerConsumer, lane);
   const u32 place = q_scale_tile() + consumer * kRowsPerConsumer * (u32)sizeof(float);
-#pragma unroll
-  for (u32 i = 0; i < kRowsPerConsumer / 32; ++i) {
+  MLA_UNROLL for (u32 i = 0; i < kRowsPerConsumer / 32; ++i) {
     st_shared_f32(place + (i * 32 + lane) * (u32)sizeof(float), scale[i]);
   }
   hand_over_scales(q_full(consumer), lane);
@@ -901,7 +781,7 @@ __device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& 
     const WorkTile tile = read_work_tile(done);
     last_head = tile.heads_left == 1;
     i32 block = tile.num_blocks - 1;
-    float k_scale[kBlockN / 32];  // of the next block: fetched one step ahead, so that no wait for memory shows
+    float k_scale[kBlockN / 32];  // of the next block, fetched one step ahead: no wait for memory shows
     fetch_scales<kBlockN>(k_scale, params.k_scale, params.k_scale_token_stride,
                           tile.k_begin + block * kBlockN, 0, tile.kv_len - block * kBlockN, lane);
 
@@ -939,13 +819,12 @@ __device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& 
 // ---- tail warp: 0 * NaN is NaN, so tokens of V beyond the sequence are cleared before they meet P = 0 ----
 
 // Byte offset of 16 tokens (one unit) of V column `first_column + column` in a slot of the transposed ring;
-// first_column is a multiple of 8. Row = V column; the tokens of a block are split into chunks whose row pitch
-// is a swizzle width.
+// first_column is a multiple of 8. Row = V column; the tokens of a block are split into chunks whose row
+// pitch is a swizzle width.
 __device__ __forceinline__ u32 v_transposed_offset(u32 token_group, u32 first_column, u32 column) {
   if (token_group < kVChunk0GroupEnd) {
-    const u32 unit = token_group - kVChunk0GroupBegin;
     return kVChunk0Offset + first_column * kVChunk0Width +
-           (swizzle<kVChunk0Width>(column * kVChunk0Width) ^ (unit * 16));
+           (swizzle<kVChunk0Width>(column * kVChunk0Width) ^ ((token_group - kVChunk0GroupBegin) * 16));
   }
   return 0;
 }
@@ -957,6 +836,7 @@ __device__ __forceinline__ bool has_tail(const WorkTile& tile) {
 
 // On to the first block of the next head; the blocks between have no tail.
 __device__ __forceinline__ void skip_blocks(PipelineState<kVStages>& v, i32 blocks) {
+#pragma unroll 1
   for (i32 i = 0; i < blocks; ++i) v.advance();
 }
 
@@ -964,8 +844,7 @@ __device__ __forceinline__ void skip_blocks(PipelineState<kVStages>& v, i32 bloc
 // 2 * word + 1, and these two + 8, which is the order that the accumulator layout of P asks for.
 __device__ __forceinline__ u32 keep_valid_bytes(u32 bytes, i32 word, i32 valid_tokens) {
   u32 kept = 0;
-#pragma unroll
-  for (i32 i = 0; i < 4; ++i) {
+  MLA_UNROLL for (i32 i = 0; i < 4; ++i) {
     const i32 token = 2 * word + i % 2 + i / 2 * 8;
     kept |= token < valid_tokens ? 0xFFu << (8 * i) : 0u;
   }
@@ -991,8 +870,7 @@ __device__ __forceinline__ void tail_warp(WorkTile tile, u32 lane) {
       u32 word[4];
       ld_shared_v4_u32(address, word);
       const i32 valid_in_group = (i32)valid_tokens - (i32)group * 16;
-#pragma unroll
-      for (i32 i = 0; i < 4; ++i) word[i] = keep_valid_bytes(word[i], i, valid_in_group);
+      MLA_UNROLL for (i32 i = 0; i < 4; ++i) word[i] = keep_valid_bytes(word[i], i, valid_in_group);
       st_shared_v4_u32(address, word[0], word[1], word[2], word[3]);
     }
     fence_proxy_async_shared();  // the tensor cores read what ordinary stores wrote
@@ -1003,6 +881,11 @@ __device__ __forceinline__ void tail_warp(WorkTile tile, u32 lane) {
 }
 
 // ---- consumer steps ----
+
+// What a thread holds of S, of O, and of P in its type.
+typedef float Scores[kScoreRegs];
+typedef float Output[kOutputRegs];
+typedef u32 Probs[kProbRegs];
 
 // The rows of one warpgroup's queries, as matrices in shared memory.
 struct QueryRows {
@@ -1023,12 +906,10 @@ __device__ __forceinline__ QueryRows query_rows(u32 consumer) {
 }
 
 // S = Q * K^T for the 64 rows of one warpgroup. The first product overwrites S.
-__device__ __forceinline__ void issue_qk(float (&s)[kScoreRegs], const QueryRows& q, u32 stage) {
+__device__ __forceinline__ void issue_qk(Scores& s, const QueryRows& q, u32 stage) {
   const u64 k_nope = k_major_descriptor(k_nope_tile(stage), kNopeWidth, kNopeSwizzleMode);
-#pragma unroll
-  for (u32 chunk = 0; chunk < kNopeChunks; ++chunk) {
-#pragma unroll
-    for (u32 step = 0; step < kNopeWidth / kKStepBytes; ++step) {
+  MLA_UNROLL for (u32 chunk = 0; chunk < kNopeChunks; ++chunk) {
+    MLA_UNROLL for (u32 step = 0; step < kNopeWidth / kKStepBytes; ++step) {
       const u64 a = advance_descriptor(q.nope, chunk * kQNopeChunkBytes + step * kKStepBytes);
       const u64 b = advance_descriptor(k_nope, chunk * kKNopeChunkBytes + step * kKStepBytes);
       wgmma_e4m3_ss<kBlockN>(s, a, b, chunk + step);
@@ -1036,10 +917,8 @@ __device__ __forceinline__ void issue_qk(float (&s)[kScoreRegs], const QueryRows
   }
   wgmma_fence();  // the next products have another shape and accumulate into the same registers
   const u64 k_rope = k_major_descriptor(k_rope_tile(stage), kRopeWidth, kRopeSwizzleMode);
-#pragma unroll
-  for (u32 chunk = 0; chunk < kRopeChunks; ++chunk) {
-#pragma unroll
-    for (u32 step = 0; step < kRopeWidth / kKStepBytes; ++step) {
+  MLA_UNROLL for (u32 chunk = 0; chunk < kRopeChunks; ++chunk) {
+    MLA_UNROLL for (u32 step = 0; step < kRopeWidth / kKStepBytes; ++step) {
       const u64 a = advance_descriptor(q.rope, chunk * kQRopeChunkBytes + step * kKStepBytes);
       const u64 b = advance_descriptor(k_rope, chunk * kKRopeChunkBytes + step * kKStepBytes);
       wgmma_bf16_ss<kBlockN>(s, a, b, 1);
@@ -1048,11 +927,10 @@ __device__ __forceinline__ void issue_qk(float (&s)[kScoreRegs], const QueryRows
 }
 
 // O += P * V, P in registers, V transposed in shared memory (the tokens contiguous).
-__device__ __forceinline__ void issue_pv(float (&o)[kOutputRegs], const u32 (&p)[kProbRegs], u32 stage) {
+__device__ __forceinline__ void issue_pv(Output& o, const Probs& p, u32 stage) {
   const u64 v_chunk_0 = matrix_descriptor(v_tile(stage) + kVChunk0Offset, kKMajorLeadingBytes,
                                           8 * kVChunk0Width, kVChunk0SwizzleMode);
-#pragma unroll
-  for (u32 step = 0; step < kVChunk0Steps; ++step) {
+  MLA_UNROLL for (u32 step = 0; step < kVChunk0Steps; ++step) {
     const u32 i = 4 * (kVChunk0FirstStep + step);
     wgmma_e4m3_rs<kOvDepth>(o, p[i], p[i + 1], p[i + 2], p[i + 3],
                             advance_descriptor(v_chunk_0, step * kKStepBytes), 1);
@@ -1077,15 +955,11 @@ struct SoftmaxRows {
   float row_sum[2];  // this thread's part of the sum of exponentials, lifted like P
 };
 
-// Moves the reference point of both rows up to this block's S. What was summed so far has to follow by
-// `rescale`.
-__device__ __forceinline__ void raise_row_max(const float (&s)[kScoreRegs], SoftmaxRows& rows,
-                                              float (&rescale)[2]) {
+// Moves the reference point of both rows up to this block's S; what was summed so far follows by `rescale`.
+__device__ __forceinline__ void raise_row_max(const Scores& s, SoftmaxRows& rows, float (&rescale)[2]) {
   float new_max[2] = {rows.row_max[0], rows.row_max[1]};
-#pragma unroll
-  for (u32 i = 0; i < kScoreRegs; ++i) new_max[i / 2 % 2] = max_f32(new_max[i / 2 % 2], s[i]);
-#pragma unroll
-  for (u32 half = 0; half < 2; ++half) {
+  MLA_UNROLL for (u32 i = 0; i < kScoreRegs; ++i) new_max[i / 2 % 2] = max_f32(new_max[i / 2 % 2], s[i]);
+  MLA_UNROLL for (u32 half = 0; half < 2; ++half) {
     new_max[half] = max_f32(new_max[half], shfl_xor_f32(new_max[half], 1));
     new_max[half] = max_f32(new_max[half], shfl_xor_f32(new_max[half], 2));
     // A row that has seen no key keeps -inf; 0 stands in below, so that -inf - (-inf) never occurs.
@@ -1100,11 +974,9 @@ __device__ __forceinline__ void raise_row_max(const float (&s)[kScoreRegs], Soft
 
 // S becomes 2^(factor * (S - row_max) + lift), which is P before rounding, and `sum` this thread's part of
 // its sum. The lift uses the range of P's type; it cancels when O is divided by the sum.
-__device__ __forceinline__ void exponentiate(float (&s)[kScoreRegs], const SoftmaxRows& rows,
-                                             float (&sum)[2]) {
+__device__ __forceinline__ void exponentiate(Scores& s, const SoftmaxRows& rows, float (&sum)[2]) {
   sum[0] = sum[1] = 0.0f;
-#pragma unroll
-  for (u32 i = 0; i < kScoreRegs; ++i) {
+  MLA_UNROLL for (u32 i = 0; i < kScoreRegs; ++i) {
     s[i] = ex2(fma_f32(s[i], rows.factor[i / 2 % 2], rows.offset[i / 2 % 2]));
     sum[i / 2 % 2] += s[i];
   }
@@ -1118,32 +990,27 @@ __device__ __forceinline__ void add_to_row_sum(SoftmaxRows& rows, const float (&
 }
 
 // O follows its rows to a new reference point.
-__device__ __forceinline__ void rescale_output(float (&o)[kOutputRegs], const float (&rescale)[2]) {
-#pragma unroll
-  for (u32 i = 0; i < kOutputRegs; ++i) o[i] *= rescale[i / 2 % 2];
+__device__ __forceinline__ void rescale_output(Output& o, const float (&rescale)[2]) {
+  MLA_UNROLL for (u32 i = 0; i < kOutputRegs; ++i) o[i] *= rescale[i / 2 % 2];
 }
 
 // Multiplies each column of S by the scale of its key. Accumulator tiles 2 * i and the next hold columns
 // 16 * i + 2 * (lane % 4), + 1, + 8 and + 9 of two rows.
-__device__ __forceinline__ void scale_scores(float (&s)[kScoreRegs], const SoftmaxRows&, u32 stage,
-                                             u32 lane) {
+__device__ __forceinline__ void scale_scores(Scores& s, const SoftmaxRows&, u32 stage, u32 lane) {
   const u32 scales = k_scale_tile(stage) + (lane % 4) * 16;
-#pragma unroll
-  for (u32 i = 0; i < kScoreRegs / 8; ++i) {
+  MLA_UNROLL for (u32 i = 0; i < kScoreRegs / 8; ++i) {
     float scale[4];
     ld_shared_v4_f32(scales + i * 64, scale);
-#pragma unroll
-    for (u32 j = 0; j < 8; ++j) s[8 * i + j] *= scale[j / 4 * 2 + j % 2];
+    MLA_UNROLL for (u32 j = 0; j < 8; ++j) s[8 * i + j] *= scale[j / 4 * 2 + j % 2];
   }
 }
 
 // Hides the keys at or beyond what each row sees: a real -inf, so that a score of any finite size is never
 // taken for a hidden one.
-__device__ __forceinline__ void mask_scores(float (&s)[kScoreRegs], const Consumer& self, i32 block) {
+__device__ __forceinline__ void mask_scores(Scores& s, const Consumer& self, i32 block) {
   // Limits and columns are counted from the first key of the block.
   const i32 limit[2] = {self.visible[0] - block * kBlockN, self.visible[1] - block * kBlockN};
-#pragma unroll
-  for (u32 i = 0; i < kScoreRegs; ++i) {
+  MLA_UNROLL for (u32 i = 0; i < kScoreRegs; ++i) {
     const i32 column = (i32)(i / 4 * 8 + (self.lane % 4) * 2 + i % 2);
     s[i] = column < limit[i / 2 % 2] ? s[i] : -infinity_f32();
   }
@@ -1151,9 +1018,8 @@ __device__ __forceinline__ void mask_scores(float (&s)[kScoreRegs], const Consum
 
 // P as the A operand (e4m3, 32 tokens a step): four accumulators of one row make a register, in the token
 // order that the transposed V has.
-__device__ __forceinline__ void pack_p(u32 (&p)[kProbRegs], const float (&s)[kScoreRegs]) {
-#pragma unroll
-  for (u32 i = 0; i < kProbRegs / 2; ++i) {
+__device__ __forceinline__ void pack_p(Probs& p, const Scores& s) {
+  MLA_UNROLL for (u32 i = 0; i < kProbRegs / 2; ++i) {
     p[2 * i] = cvt_e4m3x4(s[8 * i], s[8 * i + 1], s[8 * i + 4], s[8 * i + 5]);
     p[2 * i + 1] = cvt_e4m3x4(s[8 * i + 2], s[8 * i + 3], s[8 * i + 6], s[8 * i + 7]);
   }
@@ -1164,14 +1030,11 @@ __device__ __forceinline__ void pack_p(u32 (&p)[kProbRegs], const float (&s)[kSc
 // rounding residual stays in the accumulator, so that nothing is lost. The high half is read as the whole
 // word taken as fp32: the low half is then extra mantissa of it, which the residual accounts for as well. A
 // thread reads only words that it wrote.
-__device__ __forceinline__ void flush_output(float (&o)[kOutputRegs], u32 o_master,
-                                             const float (&rescale)[2]) {
-#pragma unroll
-  for (u32 i = 0; i < kOutputRegs / 8; ++i) {
+__device__ __forceinline__ void flush_output(Output& o, u32 o_master, const float (&rescale)[2]) {
+  MLA_UNROLL for (u32 i = 0; i < kOutputRegs / 8; ++i) {
     u32 word[4];
     ld_shared_v4_u32(o_master + i * kMasterVectorStride, word);
-#pragma unroll
-    for (u32 j = 0; j < 4; ++j) {
+    MLA_UNROLL for (u32 j = 0; j < 4; ++j) {
       const u32 even = 8 * i + 2 * j;
       const float low = (float_from_bits(word[j] << 16) + o[even]) * rescale[j % 2];
       const float high = (float_from_bits(word[j]) + o[even + 1]) * rescale[j % 2];
@@ -1184,20 +1047,17 @@ __device__ __forceinline__ void flush_output(float (&o)[kOutputRegs], u32 o_mast
 }
 
 __device__ __forceinline__ void clear_master(u32 o_master) {
-#pragma unroll
-  for (u32 i = 0; i < kOutputRegs / 8; ++i) {
+  MLA_UNROLL for (u32 i = 0; i < kOutputRegs / 8; ++i) {
     st_shared_v4_u32(o_master + i * kMasterVectorStride, 0, 0, 0, 0);
   }
 }
 
 // O = master + residual, at the end.
-__device__ __forceinline__ void add_master(float (&o)[kOutputRegs], u32 o_master) {
-#pragma unroll
-  for (u32 i = 0; i < kOutputRegs / 8; ++i) {
+__device__ __forceinline__ void add_master(Output& o, u32 o_master) {
+  MLA_UNROLL for (u32 i = 0; i < kOutputRegs / 8; ++i) {
     u32 word[4];
     ld_shared_v4_u32(o_master + i * kMasterVectorStride, word);
-#pragma unroll
-    for (u32 j = 0; j < 4; ++j) {
+    MLA_UNROLL for (u32 j = 0; j < 4; ++j) {
       o[8 * i + 2 * j] += float_from_bits(word[j] << 16);
       o[8 * i + 2 * j + 1] += float_from_bits(word[j]);
     }
@@ -1207,16 +1067,14 @@ __device__ __forceinline__ void add_master(float (&o)[kOutputRegs], u32 o_master
 // Last part of an exact step: lowers the lift of a row, by powers of two, until the largest sum of its four
 // threads leaves room for the blocks to come. A row of equal scores needs that, a peaked one keeps the whole
 // lift for its small P.
-__device__ __forceinline__ void lower_lift(float (&s)[kScoreRegs], SoftmaxRows& rows, float (&rescale)[2],
+__device__ __forceinline__ void lower_lift(Scores& s, SoftmaxRows& rows, float (&rescale)[2],
                                            float (&sum)[2]) {
   float shrink[2];
-#pragma unroll
-  for (u32 half = 0; half < 2; ++half) {
+  MLA_UNROLL for (u32 half = 0; half < 2; ++half) {
     float largest = max_f32(sum[half], shfl_xor_f32(sum[half], 1));
     largest = max_f32(largest, shfl_xor_f32(largest, 2));
     shrink[half] = 1.0f;
-#pragma unroll
-    for (u32 step = 0; step < kLiftSteps; ++step) {
+    MLA_UNROLL for (u32 step = 0; step < kLiftSteps; ++step) {
       if (largest * shrink[half] > kLazySumGoal) {
         shrink[half] *= 0.5f;
         rows.offset[half] -= 1.0f;
@@ -1225,40 +1083,34 @@ __device__ __forceinline__ void lower_lift(float (&s)[kScoreRegs], SoftmaxRows& 
     rescale[half] *= shrink[half];
     sum[half] *= shrink[half];
   }
-#pragma unroll
-  for (u32 i = 0; i < kScoreRegs; ++i) s[i] *= shrink[i / 2 % 2];
+  MLA_UNROLL for (u32 i = 0; i < kScoreRegs; ++i) s[i] *= shrink[i / 2 % 2];
 }
 
 // Online softmax of one block: S becomes P, O and the sums are brought to the new maximum; so is the master,
 // unless it is known to be empty still.
 template <bool kMasterInUse>
-__device__ __forceinline__ void online_softmax(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
-                                               u32 (&p)[kProbRegs], SoftmaxRows& rows, u32 o_master) {
+__device__ __forceinline__ void online_softmax(Scores& s, Output& o, Probs& p, SoftmaxRows& rows,
+                                               u32 o_master) {
   float rescale[2], sum[2];
   raise_row_max(s, rows, rescale);
   exponentiate(s, rows, sum);
   lower_lift(s, rows, rescale, sum);
   add_to_row_sum(rows, rescale, sum);
   pack_p(p, s);
-  if (kMasterInUse) {
-    flush_output(o, o_master, rescale);
-  } else {
-    rescale_output(o, rescale);
-  }
+  if (kMasterInUse) flush_output(o, o_master, rescale);
+  else rescale_output(o, rescale);
 }
 
 // The same for a block without hidden keys, against the reference point that the rows have already. A
 // thread's sum over its columns bounds each of its P, so a sum within the limit proves that no P leaves its
 // type: then neither the maximum of this block nor a rescale of O is needed. S is kept, so that otherwise
 // (rarely) the whole warp does the exact step instead. Rows that are no queries have no say in that.
-__device__ __forceinline__ void lazy_softmax(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
-                                             u32 (&p)[kProbRegs], SoftmaxRows& rows, u32 o_master) {
+__device__ __forceinline__ void lazy_softmax(Scores& s, Output& o, Probs& p, SoftmaxRows& rows,
+                                             u32 o_master) {
   float sum[2] = {0.0f, 0.0f};
-#pragma unroll
-  for (u32 i = 0; i < kProbRegs / 2; ++i) {
+  MLA_UNROLL for (u32 i = 0; i < kProbRegs / 2; ++i) {
     float e[8];
-#pragma unroll
-    for (u32 j = 0; j < 8; ++j) {
+    MLA_UNROLL for (u32 j = 0; j < 8; ++j) {
       e[j] = ex2(fma_f32(s[8 * i + j], rows.factor[j / 2 % 2], rows.offset[j / 2 % 2]));
       sum[j / 2 % 2] += e[j];
     }
@@ -1282,32 +1134,26 @@ __device__ __forceinline__ u8* output_row(const Params& params, const WorkTile& 
 
 // Writes O. Tile i (8 columns) of a row lies in the four lanes of a quad, 4 bytes each; a 4x4
 // transpose inside the quad gives every lane 16 bytes of one tile. Rows that are no queries are not written.
-__device__ __forceinline__ void store_output(const Params& params, const WorkTile& tile,
-                                             const float (&o)[kOutputRegs], i32 first_row,
-                                             u32 lane) {
-#pragma unroll
-  for (u32 half = 0; half < 2; ++half) {
+__device__ __forceinline__ void store_output(const Params& params, const WorkTile& tile, const Output& o,
+                                             i32 first_row, u32 lane) {
+  MLA_UNROLL for (u32 half = 0; half < 2; ++half) {
     const i32 row = first_row + 8 * (i32)half;
     u8* destination = output_row(params, tile, row);
-#pragma unroll
-    for (u32 group = 0; group < kOutputRegs / 16; ++group) {
+    MLA_UNROLL for (u32 group = 0; group < kOutputRegs / 16; ++group) {
       u32 word[4];
-#pragma unroll
-      for (u32 i = 0; i < 4; ++i) {
+      MLA_UNROLL for (u32 i = 0; i < 4; ++i) {
         const u32 base = (4 * group + i) * 4 + 2 * half;
         word[i] = cvt_bf16x2(o[base], o[base + 1]);
       }
       // Exchange with lane ^ 2, then with lane ^ 1: word[j] becomes word[lane % 4] of lane j of the quad.
       const bool high_pair = (lane & 2) != 0;
-#pragma unroll
-      for (u32 i = 0; i < 2; ++i) {
+      MLA_UNROLL for (u32 i = 0; i < 2; ++i) {
         const u32 received = shfl_xor_u32(high_pair ? word[i] : word[i + 2], 2);
         word[i + 2] = high_pair ? word[i + 2] : received;
         word[i] = high_pair ? received : word[i];
       }
       const bool odd = (lane & 1) != 0;
-#pragma unroll
-      for (u32 i = 0; i < 4; i += 2) {
+      MLA_UNROLL for (u32 i = 0; i < 4; i += 2) {
         const u32 received = shfl_xor_u32(odd ? word[i] : word[i + 1], 1);
         word[i + 1] = odd ? word[i + 1] : received;
         word[i] = odd ? received : word[i];
@@ -1335,8 +1181,8 @@ __device__ __forceinline__ void release_slot(u32 empty_barrier, u32 lane) {
   if (lane == 0) mbarrier_arrive(empty_barrier);
 }
 
-// Turns at the tensor core: consumers 0, 1, 2 ... have one each at every block but the highest of a head, where
-// there is no P * V yet; the last consumer gives consumer 0 its first.
+// Turns at the tensor core: consumers 0, 1, 2 ... have one each at every block but the highest of a head,
+// where there is no P * V yet; the last consumer gives consumer 0 its first.
 __device__ __forceinline__ u32 turn_barrier(u32 consumer) { return (u32)NamedBarrier::turn_0 + consumer; }
 
 // Gives the turn at `block` to the next warpgroup; the last turn of the CTA has no successor.
@@ -1355,25 +1201,21 @@ __device__ __forceinline__ void release_keys(const Consumer& self, i32 block, u3
 
 // S of one block from raw accumulators to P: scales, mask, softmax, P packed. Releases the K slot.
 template <bool kMasked>
-__device__ __forceinline__ void finish_scores(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
-                                              u32 (&p)[kProbRegs], SoftmaxRows& rows, const Consumer& self,
-                                              i32 block, u32 k_stage) {
+__device__ __forceinline__ void finish_scores(Scores& s, Output& o, Probs& p, SoftmaxRows& rows,
+                                              const Consumer& self, i32 block, u32 k_stage) {
   scale_scores(s, rows, k_stage, self.lane);
   release_keys(self, block, k_stage);
   if (kMasked) mask_scores(s, self, block);
   // Masked blocks come first, before O is flushed for the first time.
-  if (kMasked) {
-    online_softmax<false>(s, o, p, rows, self.o_master);
-  } else {
-    lazy_softmax(s, o, p, rows, self.o_master);
-  }
+  if (kMasked) online_softmax<false>(s, o, p, rows, self.o_master);
+  else lazy_softmax(s, o, p, rows, self.o_master);
 }
 
 // One step of the main loop: in its turn P * V of the block before and Q * K of this one; then softmax.
 template <bool kMasked>
-__device__ __forceinline__ void kv_step(float (&s)[kScoreRegs], float (&o)[kOutputRegs],
-                                        u32 (&p)[kProbRegs], SoftmaxRows& rows, PipelineState<kKStages>& k,
-                                        PipelineState<kVStages>& v, const Consumer& self, i32 block) {
+__device__ __forceinline__ void kv_step(Scores& s, Output& o, Probs& p, SoftmaxRows& rows,
+                                        PipelineState<kKStages>& k, PipelineState<kVStages>& v,
+                                        const Consumer& self, i32 block) {
   mbarrier_wait(v_full(v.stage), v.phase);
   mbarrier_wait(k_full(k.stage), k.phase);
   bar_sync(turn_barrier(self.index), kTurnThreads);
@@ -1410,8 +1252,7 @@ __device__ __forceinline__ void skip_block(PipelineState<kKStages>& k, PipelineS
 __device__ __forceinline__ SoftmaxRows first_softmax_rows(const Params& params, const WorkTile& tile,
                                                           i32 row_in_tile) {
   SoftmaxRows rows;
-#pragma unroll
-  for (u32 half = 0; half < 2; ++half) {
+  MLA_UNROLL for (u32 half = 0; half < 2; ++half) {
     float factor = params.scale_log2;
     factor *= ld_shared_f32(q_scale_tile() + ((u32)row_in_tile + 8 * half) * (u32)sizeof(float));
     // Never 0 for a query: a hidden key's -inf * 0 would be NaN. NaN where a scale is NaN, or negative (not
@@ -1433,27 +1274,24 @@ __device__ __forceinline__ u32 first_row_of_thread() {
 }
 
 // Divides by the row sums and writes the rows of one head.
-__device__ __forceinline__ void finish_rows(const Params& params, const WorkTile& tile,
-                                            float (&o)[kOutputRegs], SoftmaxRows& rows, i32 row_in_tile,
-                                            u32 lane) {
+__device__ __forceinline__ void finish_rows(const Params& params, const WorkTile& tile, Output& o,
+                                            SoftmaxRows& rows, i32 row_in_tile, u32 lane) {
   const i32 row = tile.row_begin + row_in_tile;
   // A row that sees no key gives 0, whatever lies in its scales and in V: its O may be 0 * NaN.
   const bool sees_keys[2] = {visible_keys(tile, row) > 0, visible_keys(tile, row + 8) > 0};
   float inverse_sum[2];
-#pragma unroll
-  for (u32 half = 0; half < 2; ++half) {
+  MLA_UNROLL for (u32 half = 0; half < 2; ++half) {
     rows.row_sum[half] += shfl_xor_f32(rows.row_sum[half], 1);
     rows.row_sum[half] += shfl_xor_f32(rows.row_sum[half], 2);
     inverse_sum[half] = 1.0f / rows.row_sum[half];
   }
-#pragma unroll
-  for (u32 i = 0; i < kOutputRegs; ++i) {
+  MLA_UNROLL for (u32 i = 0; i < kOutputRegs; ++i) {
     o[i] = sees_keys[i / 2 % 2] ? o[i] * inverse_sum[i / 2 % 2] : 0.0f;
   }
   store_output(params, tile, o, row, lane);
 }
 
-// Waits on: q_full, k_full, v_full, v_tail_cleared, its turn. Signals: q_empty, k_empty, v_empty, the next turn.
+// Waits on: q_full, k_full, v_full, v_tail_cleared, its turn. Signals: q_empty, k_empty, v_empty, next turn.
 __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 consumer, u32 warp_in_group,
                                                    u32 lane) {
   Consumer self;
@@ -1475,11 +1313,10 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 con
     if (done == 0 && consumer + 1 == kNumConsumers && tile.num_blocks > 1) {
       bar_arrive(turn_barrier(0), kTurnThreads);
     }
-    float s[kScoreRegs];
-    float o[kOutputRegs];
-    u32 p[kProbRegs];
-#pragma unroll
-    for (u32 i = 0; i < kOutputRegs; ++i) o[i] = 0.0f;
+    Scores s;
+    Output o;
+    Probs p;
+    MLA_UNROLL for (u32 i = 0; i < kOutputRegs; ++i) o[i] = 0.0f;
     clear_master(self.o_master);
 
     mbarrier_wait(q_full(consumer), q_phase);
@@ -1488,9 +1325,7 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 con
     // Blocks above the highest that a row of this warpgroup sees: it takes its turns and frees the slots.
     i32 block = tile.num_blocks - 1;
 #pragma unroll 1
-    for (; block >= blocks.visible; --block) {
-      skip_block(k, v, self, block, block + 1 < tile.num_blocks);
-    }
+    for (; block >= blocks.visible; --block) skip_block(k, v, self, block, block + 1 < tile.num_blocks);
     if (blocks.visible == 0) {
       if (has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);
       release_slot(q_empty(consumer), lane);
@@ -1510,8 +1345,10 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 con
         release_slot(v_empty(v.stage), lane);
         v.advance();
       }
-      if (has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);
+      if (block == 0 && has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);  // before Q is released
       finish_scores<true>(s, o, p, rows, self, block, k.stage);
+      // Only now that K is released: V may have to come after the next K.
+      if (block > 0 && has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);
       k.advance();
 
       const i32 unmasked = consumer_blocks(read_work_tile(done), consumer).unmasked;
@@ -1580,13 +1417,7 @@ glm_fp8_sm90(
     const __grid_constant__ Params params) {
   const u32 warp = warp_uniform(thread_index() / 32);
   const u32 lane = thread_index() % 32;
-  const TensorMaps maps{
-      &q_nope_map,
-      &q_rope_map,
-      &k_nope_map,
-      &k_rope_map,
-      &v_64_map,
-  };
+  const TensorMaps maps{ &q_nope_map, &q_rope_map, &k_nope_map, &k_rope_map, &v_64_map };
 
   // First, since the memory accesses of find_work take their time.
   if (thread_index() == 0) {

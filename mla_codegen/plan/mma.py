@@ -9,7 +9,7 @@ from mla_codegen.plan.tiles import Tiles
 
 SWIZZLE_MODES = {128: 1, 64: 2, 32: 3}
 """Swizzle width in bytes -> the mode bits of the matrix descriptor."""
-_OPERAND_COLUMNS = 100
+_OPERAND_COLUMNS = 98
 _A_DESCRIPTOR = "u64 a"
 _A_REGISTERS = "u32 a0, u32 a1, u32 a2, u32 a3"
 
@@ -99,9 +99,12 @@ def _atom(function: str, n: int) -> MmaAtom:
     count = n // 2
     in_registers = family.a_parameters == _A_REGISTERS
     a_count = 4 if in_registers else 1
-    a_operands = ", ".join(f"%{count + i}" for i in range(a_count))
+    a_operands = [f"%{count + i}" for i in range(a_count)]
     b = count + a_count
-    a_text = f"{{{a_operands}}}" if in_registers else a_operands
+    operands = _braced([f"%{i}" for i in range(count)])
+    operands += _braced(a_operands) if in_registers else a_operands
+    operands += [f"%{b}", "p", "1", "1", *([] if family.transpose is None else family.transpose.split(", "))]
+    accumulators = _packed([f"{'' if i else ': '}MLA_D8({i})" for i in range(0, count, 8)])
     a_inputs = [f'"r"(a{i})' for i in range(4)] if in_registers else ['"l"(a)']
     return MmaAtom(
         function=function,
@@ -109,29 +112,19 @@ def _atom(function: str, n: int) -> MmaAtom:
         accumulators=count,
         a_parameters=family.a_parameters,
         instruction=f"wgmma.mma_async.sync.aligned.m64n{n}k{family.k}.f32.{family.kind}.{family.kind}",
-        accumulator_operands=_operand_lines(count),
-        ab_operands=f"{a_text}, %{b}",
+        operands=_packed(operands, blank=" "),
         predicate_operand=f"%{b + 1}",
-        immediates="1, 1" if family.transpose is None else f"1, 1, {family.transpose}",
-        accumulator_constraints=_constraint_lines(count),
-        input_constraints=(", ".join([*a_inputs, '"l"(b)', '"r"(accumulate)']),),
+        constraints=(*accumulators, ": " + ", ".join([*a_inputs, '"l"(b)', '"r"(accumulate)'])),
     )
 
 
-def _operand_lines(count: int) -> tuple[str, ...]:
-    """`{%0, %1, ...}, ` in lines."""
-    lines = _packed([f"%{i}" for i in range(count)])
-    lines = [f"{line}, " for line in lines[:-1]] + [f"{lines[-1]}}}, "]
-    return ("{" + lines[0], *lines[1:])
+def _braced(entries: list[str]) -> list[str]:
+    """The entries with a bracket before the first and one behind the last."""
+    return [f"{{{entries[0]}", *entries[1:-1], f"{entries[-1]}}}"]
 
 
-def _constraint_lines(count: int) -> tuple[str, ...]:
-    lines = _packed([f'"+f"(d[{i}])' for i in range(count)])
-    return (*(f"{line}," for line in lines[:-1]), lines[-1])
-
-
-def _packed(entries: list[str]) -> list[str]:
-    """The entries with commas between them, as many on a line as fit."""
+def _packed(entries: list[str], *, blank: str = "") -> tuple[str, ...]:
+    """The entries with commas between them, as many on a line as fit; a line goes on after `blank`."""
     lines = [entries[0]]
     for entry in entries[1:]:
         longer = f"{lines[-1]}, {entry}"
@@ -139,4 +132,4 @@ def _packed(entries: list[str]) -> list[str]:
             lines[-1] = longer
         else:
             lines.append(entry)
-    return lines
+    return (*(f"{line},{blank}" for line in lines[:-1]), lines[-1])

@@ -156,12 +156,9 @@ class MmaAtom:
     accumulators: int
     a_parameters: str
     instruction: str
-    accumulator_operands: tuple[str, ...]
-    ab_operands: str
+    operands: tuple[str, ...]
     predicate_operand: str
-    immediates: str
-    accumulator_constraints: tuple[str, ...]
-    input_constraints: tuple[str, ...]
+    constraints: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +180,8 @@ class MmaNames:
 class PRounding:
     """How the kernel rounds P, for an emulation to judge it by.
 
-    P is 2^(z - reference + lift) rounded to ``dtype``. With ``lazy`` False the reference is the row maximum, or the
-    type is of 16 bits: the relative rounding of these does not depend on the reference.
+    P is 2^(z - reference + lift) rounded to ``dtype``. With ``lazy`` False the reference is the row maximum,
+    or the type is of 16 bits: the relative rounding of these does not depend on the reference.
     Else it is the maximum over the row's masked blocks of ``block_n`` keys (those from the block of the last
     key that the first of ``group_rows`` rows sees), and moves up, for all ``warp_rows`` rows of a warp, at a
     block in which the P of one thread (columns 8 i + 2 t and + 1 for t = 0 to 3) sum to more than
@@ -333,7 +330,7 @@ class ParamField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How the kernel is launched: grid.x = query tiles x runs of heads, grid.y and grid.z count the sequences.
+    """How the kernel is launched: grid.x = query tiles x runs of heads, grid.y and z count the sequences.
 
     A CTA goes through `run_heads` heads of one query tile, one after the other; where that is None, a call
     takes what suits its tiles on `sms` multiprocessors, at most `longest_run`. Results do not depend on it.
@@ -391,6 +388,8 @@ class Features:
     transposes_v: bool
     clears_v_tail: bool
     rereads_factors: bool
+    rereads_tile: bool
+    rolls_chunks: bool
     mixed_qk: bool
     lazy_softmax: bool
     lowers_lift: bool

@@ -57,5 +57,5 @@ def _conversions(tiles: Tiles) -> set[str]:
 
 
 def common_primitives(tiles: Tiles) -> tuple[str, ...]:
-    names = ["field_at", "pipeline_state", "matrix_descriptor"] + (["swizzle"] if tiles.fp8 else [])
+    names = ["unroll", "field_at", "pipeline_state", "matrix_descriptor"] + (["swizzle"] if tiles.fp8 else [])
     return tuple(f"primitives/common/{name}.cuh" for name in names)

@@ -21,11 +21,13 @@ CARRYING_PRODUCER_REGISTERS = 32
 of K and of V, by 128 keys or more or by many copies. With 24 it spilled 16, 20 and 32 bytes."""
 STRAINED_PRODUCER_REGISTERS = 40
 """The same where it transposes V and is strained: it carries scales of V per token beside those of K or from
-dense tensors, issues many copies of these, or has so few columns of V that their loop is unrolled. With 32 it
-spilled 8 to 92 bytes."""
+dense tensors, issues many copies of these, or has few columns of V, whose pieces all have addresses of their
+own. With 32 it spilled 8 to 92 bytes."""
 WIDE_PRODUCER_REGISTERS = 56
 """The same where it transposes V for more keys than strain it, or carries scales of K and of V, which is not
 wide, from dense tensors: with 40 it spilled 16, 88 and 136 bytes, and 20."""
+FEW_COLUMNS = 2 * TRANSPOSE_COLUMNS
+"""Columns of V up to which a producer is strained: 48 and 64 spilled 12 bytes, 80 none."""
 MANY_COPIES = 6
 """Copies of a block of K that strain the load warp: 7 of dense tensors spilled 80 bytes, 9 beside scales of
 keys 16."""
@@ -132,7 +134,7 @@ def _transposing_registers(tiles: Tiles) -> int:
     strained = (
         _carries_both(tiles)
         or (_is_dense(tiles) and (tiles.scales_p or _issues_many_copies(tiles)))
-        or tiles.v_columns == TRANSPOSE_COLUMNS
+        or tiles.v_columns <= FEW_COLUMNS
     )
     return STRAINED_PRODUCER_REGISTERS if strained else TRANSPOSING_PRODUCER_REGISTERS
 
@@ -182,7 +184,8 @@ def _large_tile_registers(tiles: Tiles) -> int:
     needed = 0
     if tiles.scales_columns and tiles.ov_depth > WIDE_V and tiles.ov_depth % 32:
         needed += ODD_V_REGISTERS
-    if tiles.flush_blocks and tiles.lazy_softmax and tiles.block_n > (WIDE_SCALED_P_BLOCK if tiles.scales_p else WIDE_BLOCK):
+    wide = WIDE_SCALED_P_BLOCK if tiles.scales_p else WIDE_BLOCK
+    if tiles.flush_blocks and tiles.lazy_softmax and tiles.block_n > wide:
         needed += WIDE_BLOCK_REGISTERS
     return needed
 

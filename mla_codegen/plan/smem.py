@@ -82,7 +82,7 @@ def _wanted(tiles: Tiles, mbarriers: int) -> list[_Wanted]:
                 element_bytes=1,
                 count=tiles.block_m * tiles.ov_depth * 2,
                 align_bytes=SCALE_ALIGN_BYTES,
-                content="O that has left the accumulators, bf16 pairs, 16-byte vectors per consumer thread.",
+                content="O that has left the accumulators: bf16 pairs in 16-byte vectors",
                 live="the whole CTA; each word is used by one thread only",
             )
         )
@@ -93,7 +93,7 @@ def _wanted(tiles: Tiles, mbarriers: int) -> list[_Wanted]:
             element_bytes=4,
             count=WORK_TILE_WORDS,
             align_bytes=SCALE_ALIGN_BYTES,
-            content="Which rows and keys the CTA has, for the consumers, whose registers are full.",
+            content="which rows and keys the CTA has, spares registers of the consumers",
             live="the whole CTA, written before the roles start",
         )
     )
@@ -104,7 +104,7 @@ def _wanted(tiles: Tiles, mbarriers: int) -> list[_Wanted]:
             element_bytes=_MBARRIER,
             count=mbarriers,
             align_bytes=_MBARRIER,
-            content="Transaction barriers, in the order of enum Mbarrier.",
+            content="transaction barriers, in the order of enum Mbarrier",
             live="the whole CTA",
         )
     )
@@ -112,7 +112,7 @@ def _wanted(tiles: Tiles, mbarriers: int) -> list[_Wanted]:
 
 
 def _qk_fields(tiles: Tiles) -> list[_Wanted]:
-    rows = "rows in chunks of one swizzle width."
+    rows = "rows, chunks of a swizzle width"
     then = ("Q_nope, then Q_rope", "K_nope, then K_rope") if tiles.rope_depth else ("Q_nope", "K_nope")
     return [
         _tile_field(
@@ -124,15 +124,15 @@ def _qk_fields(tiles: Tiles) -> list[_Wanted]:
         _tile_field(
             "kv_smem",
             tiles.k_stage_bytes * tiles.k_stages,
-            content=f"K ring; a stage is {then[1]}: block_n {rows}",
+            content=f"ring of {then[1]}: block_n {rows}",
             live="per stage from k_full to k_empty",
         ),
     ]
 
 
 def _v_fields(tiles: Tiles) -> list[_Wanted]:
-    rows = "V ring: block_n rows in chunks of one swizzle width."
-    columns = "Ring of transposed V: a row per V column, tokens in chunks of one swizzle width."
+    rows = "ring of V: block_n rows, chunks of a swizzle width"
+    columns = "ring of V columns: a row each, chunks of a swizzle width"
     ring = _tile_field(
         "v_smem",
         tiles.v_stage_bytes * tiles.v_stages,
@@ -144,7 +144,7 @@ def _v_fields(tiles: Tiles) -> list[_Wanted]:
     raw = _tile_field(
         "v_raw_smem",
         tiles.v_raw_stage_bytes * tiles.v_raw_stages,
-        content="Ring of V as it lies in memory: block_n rows in chunks of one swizzle width.",
+        content="ring of V rows: block_n of them, chunks of a swizzle width",
         live="per stage from v_raw_full to v_raw_empty",
     )
     return [ring, raw]
@@ -172,7 +172,7 @@ def _scale_fields(tiles: Tiles) -> list[_Wanted]:
                 element_bytes=_F32,
                 count=tiles.block_m,
                 align_bytes=SCALE_ALIGN_BYTES,
-                content="Scales of the query rows.",
+                content="scales of the query rows",
                 live="per consumer from q_full to the first block",
             )
         )
@@ -184,7 +184,7 @@ def _scale_fields(tiles: Tiles) -> list[_Wanted]:
                 element_bytes=_F32,
                 count=tiles.block_m,
                 align_bytes=SCALE_ALIGN_BYTES,
-                content="Factors of the query rows, from S to the exponent in base 2.",
+                content="factors of the query rows, from S to the exponent in base 2",
                 live="from the first block on; a row's is used by its warp only",
             )
         )
@@ -193,7 +193,7 @@ def _scale_fields(tiles: Tiles) -> list[_Wanted]:
             _key_scale_field(
                 "k_scale_smem",
                 tiles.block_n * tiles.k_stages,
-                content="Scales of the keys, a buffer per stage of the K ring, as accumulators need them.",
+                content="scales of a stage's keys, in the order that accumulators need",
             )
         )
     if tiles.scales_p:
@@ -201,7 +201,7 @@ def _scale_fields(tiles: Tiles) -> list[_Wanted]:
             _key_scale_field(
                 "v_scale_smem",
                 2 * tiles.block_n * tiles.k_stages,
-                content="Scales of V, one buffer per stage of the K ring: logarithms, then reciprocals.",
+                content="scales of a stage's V: logarithms, then reciprocals",
             )
         )
     return fields

@@ -35,11 +35,9 @@ def role_table(roles: tuple[Role, ...]) -> tuple[str, ...]:
             for role in roles
         ]
     )
-    waits = [
-        line
-        for role in roles
-        for line in (f"{role.name} waits on: {role.waits_on}", f"{role.name} signals: {role.signals}")
-    ]
+    waits = _columns(
+        [("role", "waits on", "signals"), *((role.name, role.waits_on, role.signals) for role in roles)]
+    )
     return (*lines, *waits)
 
 

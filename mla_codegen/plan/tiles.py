@@ -281,6 +281,27 @@ class Tiles:
         return self.ov_depth // 2
 
     @property
+    def rereads_tile(self) -> bool:
+        """Whether the load warp reads its tile again at every block, for the sake of its registers.
+
+        With scales of V by token, or with scales of K by token and a dense side, 32 registers did not do: 8 to
+        44 bytes were spilled.
+        """
+        return self.scales_p or (self.scales_columns and (self.q_dense or self.kv_dense))
+
+    @property
+    def rolls_chunks(self) -> bool:
+        """Whether Q*K goes through the chunks of 16-bit types in a loop that is not unrolled.
+
+        The descriptors of 28 and 32 steps spilled 24 and 40 bytes, those of 24 none. With V of 256, nope of 256
+        spilled 12 bytes, nope of 192 and rope of 64 none.
+        """
+        if self.fp8:
+            return False
+        steps = (self.nope.row_bytes + self.rope_row.row_bytes) // K_STEP_BYTES
+        return steps > 24 or (self.nope_depth == 256 and self.ov_depth > 128)
+
+    @property
     def paired_steps(self) -> bool:
         """Whether unmasked blocks go in pairs: the lazy softmax of 16-bit types writes one P beside another
         that the tensor core still reads, so two arrays take turns."""

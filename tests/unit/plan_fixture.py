@@ -120,8 +120,8 @@ def _variant(*, scaled: bool, debug: bool) -> Variant:
     barriers = (("q_full", 1, 0), ("k_full", 3, 1), ("k_empty", 3, 4), ("v_full", 3, 7))
     roles = (("load", 0, 1), ("transpose", 1, 3), ("consumer", 4, 8))
     launch = Launch(
-        threads=384, smem_bytes=5120, block_m=64, block_n=32, grid_y_limit=65535, launch_registers=168,
-        reported_barriers=16,
+        threads=384, smem_bytes=5120, block_m=64, block_n=32, grid_y_limit=65535, run_heads=1, longest_run=4,
+        sms=132, launch_registers=168, reported_barriers=16,
     )  # fmt: skip
     variant: Variant = blank(
         Variant,

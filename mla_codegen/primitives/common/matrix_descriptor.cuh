@@ -1,6 +1,5 @@
-// Shared-memory matrix descriptor of wgmma. PTX ISA, wgmma: matrix descriptor: start address / 16 in bits
-// 0-13, leading offset / 16 in 16-29, stride offset / 16 in 32-45, swizzle mode in 62-63 (1: 128B, 2: 64B, 3:
-// 32B).
+// Matrix descriptor in shared memory (PTX ISA, wgmma): start address / 16 in bits 0-13, leading offset / 16
+// in 16-29, stride offset / 16 in 32-45, swizzle mode in 62-63 (1: 128B, 2: 64B, 3: 32B).
 __device__ __forceinline__ u64 matrix_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes,
                                                  u32 swizzle_mode) {
   const u32 low = ((address & 0x3FFFFu) >> 4) | ((leading_bytes >> 4) << 16);

@@ -47,10 +47,7 @@ __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 phase) {
         ".reg .pred complete;\n"
         "mbarrier.try_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
         "selp.b32 %0, 1, 0, complete;\n"
-        "}"
-        : "=r"(complete)
-        : "r"(barrier), "r"(phase)
-        : "memory");
+        "}" : "=r"(complete) : "r"(barrier), "r"(phase) : "memory");
     if (complete == 0 && global_timer_ns() - start > mla_debug_limit_ns) mbarrier_timeout(barrier, phase);
   }
 }

@@ -1,4 +1,3 @@
-// Exchange between lanes: lane l receives the value of lane l ^ lane_mask. PTX: shfl.sync.bfly.
 __device__ __forceinline__ u32 shfl_xor_u32(u32 value, u32 lane_mask) {
   return __shfl_xor_sync(0xffffffffu, value, lane_mask);
 }

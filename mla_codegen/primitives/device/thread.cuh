@@ -9,16 +9,11 @@ __device__ __forceinline__ u32 thread_index_anew() {
 __device__ __forceinline__ u32 cta_index_x() { return blockIdx.x; }
 __device__ __forceinline__ u32 cta_index_y() { return blockIdx.y; }
 __device__ __forceinline__ u32 cta_index_z() { return blockIdx.z; }
-
 // Tells the compiler that a value is the same in all 32 lanes, so that it may live in a uniform register.
 __device__ __forceinline__ u32 warp_uniform(u32 value) { return __shfl_sync(0xffffffffu, value, 0); }
-
 // True in one lane of the (converged) warp. PTX ISA: elect.sync; sm_90 and later.
 __device__ __forceinline__ bool elect_sync() {
   u32 elected;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "elect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}"
-      : "=r"(elected));
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}" : "=r"(elected));
   return elected != 0;
 }

@@ -4,7 +4,5 @@ __device__ __forceinline__ void cp_async_bulk_tensor_3d(u32 destination, const T
                                                         i32 x, i32 y, i32 z) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
-      "{%3, %4, %5}], [%2];" ::"r"(destination),
-      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
-      : "memory");
+      "{%3, %4, %5}], [%2];" ::"r"(destination), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }

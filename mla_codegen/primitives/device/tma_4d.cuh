@@ -5,6 +5,5 @@ __device__ __forceinline__ void cp_async_bulk_tensor_4d(u32 destination, const T
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
       "{%3, %4, %5, %6}], [%2];" ::"r"(destination),
-      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w)
-      : "memory");
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
