@@ -71,6 +71,8 @@ def _changed(spec: Spec, changes: Mapping[str, Mapping[str, Any]]) -> Spec:
         mapping[section] = {**mapping[section], **fields}
     if not ({mapping["scales"]["q"], mapping["scales"]["k"]} - {"none"}):
         mapping["scales"] = {**mapping["scales"], "rope": None}
+    if not ({mapping["scales"][name] for name in ("q", "k", "v")} - {"none"}):
+        mapping["dtypes"] = {**mapping["dtypes"], "scale": None}
     return Spec.from_mapping(mapping)
 
 
