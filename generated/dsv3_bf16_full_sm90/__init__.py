@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "e68e5ea4d3e04558c89a9ae4fe4ac145ee5ec23a0ffd94f6f6667ebc28c46d55"
+SOURCE_DIGEST = "242bac7a07de203b279915e6301bf0b1cd7058c826ba07137dd761e5e8f0eda4"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "a5e9c684bd2c16501015b09c427875dc0c1338eda28db889600837675d07bcbd"
+SOURCE_DIGEST = "f7e35a087a1e82909d7506e61b610adb2e405e6d3ab039727117edc31bc9c437"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

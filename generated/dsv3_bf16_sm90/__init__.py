@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "98011926b47f9ba336e31dd2a8dcf17c1a383a33fc57d311ef61c25c4a2e3e62"
+SOURCE_DIGEST = "aae27ef45ab479fa840322a03f594da9c05feef41d6b5a132ee9eb9faf3c3695"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

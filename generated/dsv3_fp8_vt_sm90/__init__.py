@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "cd4fc989556e8643099139227116a595787dea108ac014e18fd8aeefe04eefcc"
+SOURCE_DIGEST = "2c749fbbabd426cc902856769f08fcbc8d89537aa0184acd871695396062cb65"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

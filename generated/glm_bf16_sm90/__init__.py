@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "d4365aea1894005c9509ff233a339956a63d8008ea3006c6d12cca305b0d2d76"
+SOURCE_DIGEST = "3dc5704be7e7ca53f306d2fa2b4cdc79e765bcf76d2286c841cf47c7e6077cfa"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

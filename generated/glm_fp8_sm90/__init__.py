@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "88f85f6de727c5f01b06608a3f2f2def0b4f389c99217b382c5f57f7bf101dd0"
+SOURCE_DIGEST = "7f4ce7d199aee0a90c16a91dfb3ba79f7b1f19972f9bfb2ecc63228ea94c7451"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":
