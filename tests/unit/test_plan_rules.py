@@ -595,11 +595,10 @@ ILLEGAL = [
     # Two consumers: 6 x 2 + 1 + 1 = 14 of 13
     (FP8, {"block_n": 96, "kv_stages": 6}, ["smem-overflow"]),
     (BF16, {"kv_stages": 8}, ["smem-overflow"]),  # 64 keys: 49152 + 8 x 24576 = 245760
-    (BF16, {"variant": "lazy"}, ["unsupported"]),
     (BF16, {"flush_blocks": 12}, ["unsupported"]),
     (FP8, {"order": "ping_pong"}, ["unsupported"]),
     (BF16, {"order": "turns"}, ["unsupported"]),
-    (BF16, {"variant": "lazy", "flush_blocks": 1}, ["unsupported", "unsupported"]),
+    (BF16, {"variant": "lazy", "flush_blocks": 1}, ["unsupported"]),
     (FP8, {"block_m": 144, "block_n": 80, "consumers": 1}, ["bad-consumers", "bad-tile", "bad-tile"]),
 ]
 
