@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "74bf0bb992542af10ab1f89cee77c2e6e41cb3ada7a106bbd0bd429620e58d5b"
+SOURCE_DIGEST = "5162692b949d1ba8033a804c031152680e0d40def5349b5e3bfcaea354085991"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "1fb4c68f838b5d19c90627dabedf709bfda1586e5899a4d1fd8693f6d7207d17"
+SOURCE_DIGEST = "10d77a642036beda199dc9d980a7f0ee55ad9a5c73eef0a93988a6fe60145584"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "957a0211267a71d37851e5a8702d5415afa1d0e7d55cb372bd2657fb40f393c0"
+SOURCE_DIGEST = "76c95e7260633ed9ff25ab43014f5de2154d82fb42708df4ff6914ba56795d42"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "4cfa70aa5ba73fc48162caebb4ad320e026dea1a2f997339497734b236a357eb"
+SOURCE_DIGEST = "1044368cadbadadc17b677c537433d44db766fa4b062de460204ae366618618b"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

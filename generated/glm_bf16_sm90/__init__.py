@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "f02bb0071f8ddd8a1dfb53c1207a5b1b3b03ab3c780bccbb479a8aa52ffd3b56"
+SOURCE_DIGEST = "aa0f1e5ce5da721abbd347d2089ef35e89ba489b39a696c74dcc280d45d87c1d"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "6049665e1a50b9c9ac8af56d5c17714ecdbc8e427c4ac1e888129f16a86bcc13"
+SOURCE_DIGEST = "6599c8abad941a7ed06ea00f7c1a7fe4c741afc3eaa62e3ca7df4ac9fe857dcf"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -1345,10 +1345,12 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 con
         release_slot(v_empty(v.stage), lane);
         v.advance();
       }
-      if (block == 0 && has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);  // before Q is released
+      if (has_tail(tile) && (kKStages > 1 || block == 0)) mbarrier_wait(v_tail_cleared(), q_phase);
       finish_scores<true>(s, o, p, rows, self, block, k.stage);
-      // Only now that K is released: V may have to come after the next K.
-      if (block > 0 && has_tail(tile)) mbarrier_wait(v_tail_cleared(), q_phase);
+      // With one slot of K only now that it is released: V comes behind the next K.
+      if (kKStages == 1 && block > 0 && has_tail(read_work_tile(first_head + done))) {
+        mbarrier_wait(v_tail_cleared(), q_phase);
+      }
       k.advance();
 
       const i32 unmasked = consumer_blocks(read_work_tile(done), consumer).unmasked;

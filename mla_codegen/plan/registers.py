@@ -159,15 +159,20 @@ def _issues_many_copies(tiles: Tiles) -> bool:
 
 
 def _needed_registers(tiles: Tiles) -> int:
-    arrays = tiles.score_registers + tiles.output_registers + tiles.prob_registers
-    if tiles.paired_steps:
-        arrays += tiles.prob_registers - (PAIRED_STEPS_SPARE_REGISTERS if tiles.ov_depth <= WIDE_V else 0)
+    arrays = tiles.score_registers + tiles.output_registers + _prob_registers(tiles)
     return arrays + _working_registers(tiles)
+
+
+def _prob_registers(tiles: Tiles) -> int:
+    """P, twice where two arrays of it take turns."""
+    return tiles.prob_registers * (2 if tiles.paired_steps else 1)
 
 
 def _working_registers(tiles: Tiles) -> int:
     """What the loop of a consumer holds beside its arrays."""
     needed = WORKING_REGISTERS[tiles.consumers]
+    if tiles.paired_steps and tiles.ov_depth <= WIDE_V:
+        needed -= PAIRED_STEPS_SPARE_REGISTERS
     if tiles.flush_blocks and tiles.ov_depth > WIDE_V:
         needed += WIDE_V_REGISTERS[tiles.consumers]
     if _scales_lazy_p(tiles):
@@ -240,7 +245,7 @@ def register_faults(tiles: Tiles, limits: ArchLimits, *, asked: tuple[str, ...])
             field=(to_auto or ("dims",))[0],
             message=f"needs {needed} registers a thread, {tiles.consumers} consumers leave {there} to each",
             notes=(
-                f"S {tiles.score_registers} + O {tiles.output_registers} + P {tiles.prob_registers} + "
+                f"S {tiles.score_registers} + O {tiles.output_registers} + P {_prob_registers(tiles)} + "
                 f"working registers {_working_registers(tiles)}",
                 f"block_n {tiles.block_n}, dims.v {tiles.ov_depth}, {num_threads(tiles)} threads",
             ),

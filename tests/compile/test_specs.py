@@ -91,7 +91,9 @@ def gmma_counts(variant: Variant) -> dict[str, int]:
     """How many products of each machine instruction the consumer holds, from the plan's constants.
 
     Q*K is inlined for the last block, the masked and the unmasked loop; P*V for both loops and at the end.
+    Where unmasked blocks go in pairs, their loop has two and there is one for the block that is left over.
     """
+    copies = 5 if variant.features.lazy_softmax and not variant.features.lowers_lift else 3
     constants = {item.name: item.literal for group in variant.constants for item in group.constants}
     nope = int(constants["kNopeChunks"]) * int(constants["kNopeWidth"]) // int(constants["kKStepBytes"])
     rope = int(constants["kRopeChunks"]) * int(constants["kRopeWidth"]) // int(constants["kKStepBytes"])
@@ -99,7 +101,7 @@ def gmma_counts(variant: Variant) -> dict[str, int]:
     counts = {"QGMMA": 0, "HGMMA": 0}
     mma = variant.mma
     for function, steps in ((mma.qk_nope, nope), (mma.qk_rope, rope), (mma.pv, pv)):
-        counts["QGMMA" if "_e4m3_" in function else "HGMMA"] += 3 * steps
+        counts["QGMMA" if "_e4m3_" in function else "HGMMA"] += copies * steps
     return counts
 
 

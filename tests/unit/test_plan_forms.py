@@ -82,7 +82,8 @@ OF_EVERY_CALL = [
     "batch",
     "heads",
 ]
-OF_EVERY_CALL += ["query_tiles", "q_nope_head_step", "q_rope_head_step", "k_nope_head_step", "v_head_step"]
+OF_EVERY_CALL += ["query_tiles", "run_heads", "head_runs"]
+OF_EVERY_CALL += ["q_nope_head_step", "q_rope_head_step", "k_nope_head_step", "v_head_step"]
 
 
 def test_every_form_is_judged_here() -> None:
@@ -105,6 +106,7 @@ WHOLE_PARAMS: dict[str, list[tuple[str, int | None]]] = {
     "bf16_dense": [
         *(("out", None), ("out_token_stride", 1), ("out_head_stride", 2), ("out_batch_stride", 0)),
         *(("batch", None), ("heads", None), ("q_len", None), ("kv_len", None), ("query_tiles", None)),
+        *(("run_heads", None), ("head_runs", None)),
         *(("q_nope_head_step", 2), ("q_nope_batch_step", 0), ("q_rope_head_step", 2)),
         *(("q_rope_batch_step", 0), ("k_nope_head_step", 2), ("k_nope_batch_step", 0)),
         *(("k_rope_batch_step", 0), ("v_head_step", 2), ("v_batch_step", 0)),
@@ -115,12 +117,14 @@ WHOLE_PARAMS: dict[str, list[tuple[str, int | None]]] = {
         *(("out", None), ("cu_seqlens_k", None)),
         *(("out_token_stride", 1), ("out_head_stride", 2), ("out_batch_stride", 0)),
         *(("batch", None), ("heads", None), ("q_len", None), ("query_tiles", None)),
+        *(("run_heads", None), ("head_runs", None)),
         *(("q_nope_head_step", 2), ("q_nope_batch_step", 0), ("q_rope_head_step", 2)),
         *(("q_rope_batch_step", 0), ("k_nope_head_step", 1), ("v_head_step", 1)),
     ],
     "fp8_dense_keys": [
         *(("out", None), ("cu_seqlens_q", None), ("out_token_stride", 0), ("out_head_stride", 1)),
         *(("batch", None), ("heads", None), ("kv_len", None), ("query_tiles", None)),
+        *(("run_heads", None), ("head_runs", None)),
         *(("q_nope_head_step", 1), ("q_rope_head_step", 1), ("k_nope_head_step", 2)),
         *(("k_nope_batch_step", 0), ("k_rope_batch_step", 0), ("v_head_step", 2), ("v_batch_step", 0)),
         *(("q_scale", None), ("k_scale", None), ("v_scale", None)),
@@ -133,6 +137,7 @@ WHOLE_PARAMS: dict[str, list[tuple[str, int | None]]] = {
     "transposed_dense": [
         *(("out", None), ("out_token_stride", 1), ("out_head_stride", 2), ("out_batch_stride", 0)),
         *(("batch", None), ("heads", None), ("q_len", None), ("kv_len", None), ("query_tiles", None)),
+        *(("run_heads", None), ("head_runs", None)),
         *(("q_nope_head_step", 2), ("q_nope_batch_step", 0), ("q_rope_head_step", 2)),
         *(("q_rope_batch_step", 0), ("k_nope_head_step", 2), ("k_nope_batch_step", 0)),
         # v [batch, heads, v, columns]
@@ -147,6 +152,7 @@ WHOLE_PARAMS: dict[str, list[tuple[str, int | None]]] = {
         *(("out", None), ("cu_seqlens_q", None), ("cu_seqlens_k", None)),
         *(("out_token_stride", 0), ("out_head_stride", 1)),
         *(("batch", None), ("heads", None), ("query_tiles", None)),
+        *(("run_heads", None), ("head_runs", None)),
         *(("q_nope_head_step", 1), ("k_nope_head_step", 1), ("v_head_step", 0)),
         *(("v_scale", None), ("v_scale_head_stride", 0)),
     ],

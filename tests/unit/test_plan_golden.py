@@ -46,19 +46,21 @@ FP8_FIELDS = [
     ("q_scale_smem", 192, 172032, 768, 16),  # 147456 + 24576; 192 rows x 4
     ("k_scale_smem", 288, 172800, 1152, 16),  # 172032 + 768; 3 stages x 96 keys x 4
     ("o_master_smem", 49152, 173952, 49152, 16),  # 172800 + 1152; 192 rows x 128 columns x 2
-    ("mbar_base", 15, 223104, 120, 8),  # 173952 + 49152; (1 + 3 + 3 + 2 + 2 + 2 + 2) x 8
+    ("work_smem", 8, 223104, 32, 16),  # 173952 + 49152; 8 x 4
+    ("mbar_base", 20, 223136, 160, 8),  # (3 + 3 + 3 + 3 + 2 + 2 + 2 + 2) x 8
 ]
-FP8_USED = 223224  # 223104 + 120
-FP8_SIZEOF = 223232  # 223224 / 1024 = 217.99 -> 218 x 1024
+FP8_USED = 223296  # 223136 + 160
+FP8_SIZEOF = 224256  # 223296 / 1024 = 218.06 -> 219 x 1024
 
 BF16_FIELDS = [
     ("q_smem", 49152, 0, 49152, 1024),  # 128 rows x 384
     ("kv_smem", 98304, 49152, 98304, 1024),  # 2 stages x 128 keys x 384
     ("v_smem", 65536, 147456, 65536, 1024),  # 49152 + 98304; 2 stages x 128 keys x 256
-    ("mbar_base", 10, 212992, 80, 8),  # 147456 + 65536; (1 + 2 + 2 + 2 + 2 + 1) x 8
+    ("work_smem", 8, 212992, 32, 16),  # 147456 + 65536
+    ("mbar_base", 13, 213024, 104, 8),  # (2 + 2 + 2 + 2 + 2 + 2 + 1) x 8
 ]
-BF16_USED = 213072  # 212992 + 80
-BF16_SIZEOF = 214016  # 213072 / 1024 = 208.08 -> 209 x 1024
+BF16_USED = 213128  # 213024 + 104
+BF16_SIZEOF = 214016  # 213128 / 1024 = 208.13 -> 209 x 1024
 
 VT_FIELDS = [
     ("q_smem", 49152, 0, 49152, 1024),  # 192 rows x 256
@@ -67,14 +69,16 @@ VT_FIELDS = [
     ("q_scale_smem", 192, 159744, 768, 16),  # 122880 + 36864; 192 rows x 4
     ("k_scale_smem", 288, 160512, 1152, 16),  # 159744 + 768; 3 stages x 96 keys x 4
     ("o_master_smem", 49152, 161664, 49152, 16),  # 160512 + 1152; 192 rows x 128 columns x 2
-    ("mbar_base", 14, 210816, 112, 8),  # 161664 + 49152; (1 + 3 + 3 + 3 + 3 + 1) x 8
+    ("work_smem", 8, 210816, 32, 16),  # 161664 + 49152
+    ("mbar_base", 19, 210848, 152, 8),  # (3 + 3 + 3 + 3 + 3 + 3 + 1) x 8
 ]
 # GLM: nope 192, rope 64, v 256. Row of Q or K: fp8 192 + 128 = 320, bf16 384 + 128 = 512; of V 256 and 512.
 GLM_BF16_FIELDS = [
     ("q_smem", 65536, 0, 65536, 1024),  # 128 rows x 512
     ("kv_smem", 81920, 65536, 81920, 1024),  # 2 stages x 80 keys x 512
     ("v_smem", 81920, 147456, 81920, 1024),  # 65536 + 81920; 2 stages x 80 keys x 512
-    ("mbar_base", 10, 229376, 80, 8),  # 147456 + 81920; (1 + 2 + 2 + 2 + 2 + 1) x 8
+    ("work_smem", 8, 229376, 32, 16),  # 147456 + 81920
+    ("mbar_base", 13, 229408, 104, 8),  # (2 + 2 + 2 + 2 + 2 + 2 + 1) x 8
 ]
 GLM_FP8_FIELDS = [
     ("q_smem", 40960, 0, 40960, 1024),  # 128 rows x 320
@@ -83,7 +87,8 @@ GLM_FP8_FIELDS = [
     ("q_scale_smem", 128, 151552, 512, 16),  # 102400 + 49152; 128 rows x 4
     ("k_scale_smem", 192, 152064, 768, 16),  # 151552 + 512; 3 stages x 64 keys x 4
     ("o_master_smem", 65536, 152832, 65536, 16),  # 152064 + 768; 128 rows x 256 columns x 2
-    ("mbar_base", 14, 218368, 112, 8),  # 152832 + 65536; (1 + 3 + 3 + 3 + 3 + 1) x 8
+    ("work_smem", 8, 218368, 32, 16),  # 152832 + 65536
+    ("mbar_base", 17, 218400, 136, 8),  # (2 + 2 + 3 + 3 + 3 + 3 + 1) x 8
 ]
 
 
@@ -92,9 +97,9 @@ GLM_FP8_FIELDS = [
     [
         (FP8_LIKE, FP8_FIELDS, FP8_USED, FP8_SIZEOF),
         (BF16_LIKE, BF16_FIELDS, BF16_USED, BF16_SIZEOF),
-        (("dsv3_fp8_vt_sm90",), VT_FIELDS, 210928, 210944),  # 210816 + 112; 206 x 1024
-        (("glm_bf16_sm90",), GLM_BF16_FIELDS, 229456, 230400),  # 229376 + 80; 225 x 1024
-        (("glm_fp8_sm90",), GLM_FP8_FIELDS, 218480, 219136),  # 218368 + 112; 214 x 1024
+        (("dsv3_fp8_vt_sm90",), VT_FIELDS, 211000, 211968),  # 210848 + 152; 207 x 1024
+        (("glm_bf16_sm90",), GLM_BF16_FIELDS, 229512, 230400),  # 229408 + 104; 225 x 1024
+        (("glm_fp8_sm90",), GLM_FP8_FIELDS, 218536, 219136),  # 218400 + 136; 214 x 1024
     ],
     ids=["fp8", "bf16", "transposed", "glm_bf16", "glm_fp8"],
 )
@@ -152,35 +157,38 @@ def test_constants_of_the_seed(names: tuple[str, ...], expected: dict[str, int])
 # Name, stages, first index, arrivals, bytes, who arrives, who waits.
 FP8_MBARRIERS = [
     # One lane expects the bytes, and one arrives when the warp has written the scales: 2.
-    # 192 x 128 + 192 x 64 x 2 = 49152
-    ("q_full", 1, 0, 2, 49152, "load", "consumer"),
+    # One for each consumer: 64 x 128 + 64 x 64 x 2 = 16384; 4 warps release it
+    ("q_full", 3, 0, 2, 16384, "load", "consumer"),
+    ("q_empty", 3, 3, 4, 0, "consumer", "load"),
     # 96 x 128 + 96 x 64 x 2 = 24576
-    ("k_full", 3, 1, 2, 24576, "load", "consumer"),
+    ("k_full", 3, 6, 2, 24576, "load", "consumer"),
     # 3 consumers x 4 warps = 12
-    ("k_empty", 3, 4, 12, 0, "consumer", "load"),
+    ("k_empty", 3, 9, 12, 0, "consumer", "load"),
     # 96 x 128 = 12288
-    ("v_raw_full", 2, 7, 1, 12288, "load", "transpose"),
+    ("v_raw_full", 2, 12, 1, 12288, "load", "transpose"),
     # 3 warps transpose
-    ("v_raw_empty", 2, 9, 3, 0, "transpose", "load"),
-    ("v_full", 2, 11, 3, 0, "transpose", "consumer"),
-    ("v_empty", 2, 13, 12, 0, "consumer", "transpose"),
+    ("v_raw_empty", 2, 14, 3, 0, "transpose", "load"),
+    ("v_full", 2, 16, 3, 0, "transpose", "consumer"),
+    ("v_empty", 2, 18, 12, 0, "consumer", "transpose"),
 ]
 BF16_MBARRIERS = [
+    # 64 x 128 x 2 + 64 x 64 x 2 = 24576
+    ("q_full", 2, 0, 1, 24576, "load", "consumer"),
+    ("q_empty", 2, 2, 4, 0, "consumer", "load and tail"),
     # 128 x 128 x 2 + 128 x 64 x 2 = 49152
-    ("q_full", 1, 0, 1, 49152, "load", "consumer"),
-    ("k_full", 2, 1, 1, 49152, "load", "consumer"),
+    ("k_full", 2, 4, 1, 49152, "load", "consumer"),
     # 2 consumers x 4 warps = 8
-    ("k_empty", 2, 3, 8, 0, "consumer", "load"),
+    ("k_empty", 2, 6, 8, 0, "consumer", "load"),
     # 128 x 128 x 2 = 32768
-    ("v_full", 2, 5, 1, 32768, "load", "consumer and tail"),
-    ("v_empty", 2, 7, 8, 0, "consumer", "load"),
-    ("v_tail_cleared", 1, 9, 1, 0, "tail", "consumer"),
+    ("v_full", 2, 8, 1, 32768, "load", "consumer and tail"),
+    ("v_empty", 2, 10, 8, 0, "consumer", "load"),
+    ("v_tail_cleared", 1, 12, 1, 0, "tail", "consumer"),
 ]
 
 
 @pytest.mark.parametrize(
     ("names", "expected", "total"),
-    [(FP8, FP8_MBARRIERS, 15), (BF16, BF16_MBARRIERS, 10)],
+    [(FP8, FP8_MBARRIERS, 20), (BF16, BF16_MBARRIERS, 13)],
     ids=["fp8", "bf16"],
 )
 def test_mbarriers(names: tuple[str, ...], expected: list[tuple], total: int) -> None:
@@ -234,16 +242,16 @@ def test_roles_and_registers(names: tuple[str, ...], expected: list[tuple], thre
 
 # Name, type, box, swizzle, bytes of one issue, issues.
 FP8_MAPS = [
-    ("q_nope_map", "e4m3", (128, 192, 1), 128, 24576, 1),  # 128 x 192 x 1 byte, the whole depth
-    ("q_rope_map", "bf16", (64, 192, 1), 128, 24576, 1),  # 64 x 192 x 2
+    ("q_nope_map", "e4m3", (128, 64, 1), 128, 8192, 1),  # 128 x 64 rows of a consumer x 1 byte
+    ("q_rope_map", "bf16", (64, 64, 1), 128, 8192, 1),  # 64 x 64 x 2
     ("k_nope_map", "e4m3", (128, 96, 1), 128, 12288, 1),  # 128 x 96
     ("k_rope_map", "bf16", (64, 96, 1), 128, 12288, 1),  # 64 x 96 x 2
     ("v_map", "e4m3", (128, 96, 1), 128, 12288, 1),
 ]
 BF16_MAPS = [
-    ("q_nope_map", "bf16", (64, 128, 1), 128, 16384, 2),  # 64 x 128 x 2; 128 elements are 2 x 128 bytes
-    ("q_rope_map", "bf16", (64, 128, 1), 128, 16384, 1),
-    ("k_nope_map", "bf16", (64, 128, 1), 128, 16384, 2),
+    ("q_nope_map", "bf16", (64, 64, 1), 128, 8192, 2),  # 64 x 64 rows of a consumer x 2
+    ("q_rope_map", "bf16", (64, 64, 1), 128, 8192, 1),
+    ("k_nope_map", "bf16", (64, 128, 1), 128, 16384, 2),  # 64 x 128 x 2; 128 elements are 2 x 128 bytes
     ("k_rope_map", "bf16", (64, 128, 1), 128, 16384, 1),
     ("v_map", "bf16", (64, 128, 1), 128, 16384, 2),
 ]
@@ -285,6 +293,8 @@ COMMON = {
     "kKStepBytes": "32",
     "kSmallestFactor": "0x1.0000000000000p-100f",
     "kGridYLimit": "65535",
+    "kRunGroup": "8",
+    "kQEmptyArrivals": "4",  # the warps of one consumer
 }
 FP8_CONSTANTS = COMMON | {
     "kBlockM": "192",
@@ -309,17 +319,17 @@ FP8_CONSTANTS = COMMON | {
     "kKNopeChunkBytes": "12288",  # 96 x 128
     "kKRopeChunkBytes": "12288",
     "kVChunkBytes": "12288",
-    "kVChunkUnits": "8",  # 128 / 16
+    "kVChunkGroups": "4",  # 128 / 32
     "kVRawStageBytes": "12288",
     "kKStageBytes": "24576",  # 96 x 256
     "kKRopeOffset": "12288",  # 96 x 128
     "kVStageBytes": "12288",  # 96 x 128
-    "kQTxBytes": "49152",
+    "kQTxBytes": "16384",
     "kKTxBytes": "24576",
     "kVTxBytes": "12288",
     "kKScaleStageBytes": "384",  # 96 x 4
     "kVColumnGroups": "4",  # 128 / 32
-    "kTransposeTasks": "24",  # 96 / 16 x 4
+    "kTransposePieces": "24",  # 96 / 16 x 4
     "kScoreRegs": "48",  # 64 x 96 / 128
     "kProbRegs": "12",  # 48 bytes in 4-byte registers
     "kLiftLog2": "0x1.4000000000000p+2f",  # 5
@@ -329,7 +339,7 @@ FP8_CONSTANTS = COMMON | {
     "kMasterVectorStride": "2048",  # 128 threads x 16
     "kMasterGroupBytes": "16384",  # 64 rows x 128 columns x 2
 }
-NOT_BF16 = ("kLazySumLimit", "kLazySumGoal", "kLiftSteps", "kFlushBlocks")
+NOT_BF16 = ("kLazySumGoal", "kLiftSteps", "kFlushBlocks")
 NOT_BF16 += ("kMasterVectorBytes", "kMasterVectorStride", "kMasterGroupBytes")
 BF16_CONSTANTS = COMMON | {
     "kBlockM": "128",
@@ -356,7 +366,7 @@ BF16_CONSTANTS = COMMON | {
     "kKStageBytes": "49152",  # 128 x 384
     "kKRopeOffset": "32768",  # 128 x 256
     "kVStageBytes": "32768",  # 128 x 256
-    "kQTxBytes": "49152",
+    "kQTxBytes": "24576",
     "kKTxBytes": "49152",
     "kVTxBytes": "32768",
     "kScoreRegs": "64",  # 64 x 128 / 128
@@ -366,6 +376,7 @@ BF16_CONSTANTS = COMMON | {
     "kVRowUnits": "8",  # 128 / 16
     "kVSwizzleMode": "1",
     "kLiftLog2": "0x0.0p+0f",
+    "kLazySumLimit": "256.0f",  # 2^8
 }
 
 
@@ -379,14 +390,14 @@ def test_constants(names: tuple[str, ...], expected: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", BF16)
-def test_16_bit_plans_have_nothing_of_the_lazy_softmax_and_the_master(name: str) -> None:
+def test_16_bit_plans_have_nothing_of_the_lift_and_the_master(name: str) -> None:
     assert not literals(name).keys() & set(NOT_BF16)
     assert "o_master_smem" not in {item.name for item in variant(name).smem.fields}
 
 
 # What `auto` became beside the sizes.
 FP8_NUMBERS = {"dtypes.p": "e4m3", "softmax.variant": "lazy", "accumulation.flush_blocks": "6"}
-BF16_NUMBERS = {"dtypes.p": "bf16", "softmax.variant": "online"}
+BF16_NUMBERS = {"dtypes.p": "bf16", "softmax.variant": "lazy"}
 NUMBER_SECTIONS = ("dtypes", "softmax", "accumulation")
 
 
@@ -516,13 +527,14 @@ def test_features_are_those_of_the_spec(name: str) -> None:
     assert features.transposes_v is fp8
     assert features.mixed_qk is fp8
     assert features.clears_v_tail is not fp8
-    assert features.lazy_softmax is fp8
-    assert features.flushes_output is fp8
+    assert features.lazy_softmax is True
+    assert (features.lowers_lift, features.flushes_output) == (fp8, fp8)
+    assert (features.rereads_tile, features.rolls_chunks) == (False, False)
     assert features.causal is ("full" not in name)
     assert features.debug is False
     step = "_softmax_step_lazy.cu.j2" if fp8 else "_softmax_step_online.cu.j2"
     assert variant(name).partials.softmax_step == step
-    order = "turns" if fp8 else "ping_pong"
+    order = "turns" if fp8 else "ping_pong_pairs"
     assert variant(name).partials.kv_step == f"_kv_step_{order}_sm90.cu.j2"
 
 
@@ -535,3 +547,4 @@ def test_launch_and_head(name: str) -> None:
     # 512 threads: 3 consumers of 64 rows; 384 threads: 2.
     expected = (192, 96) if name in FP8 else (128, 128)
     assert (only.launch.block_m, only.launch.block_n) == expected
+    assert (only.launch.run_heads, only.launch.longest_run, only.launch.sms) == (None, 4, 132)

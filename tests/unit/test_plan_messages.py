@@ -73,7 +73,7 @@ softmax: {lse: natural, variant: lazy, sink: true, softcap: 30.0}
 smem: {layout: seed}
 schedule: {order: free, transpose_warps: 4, persistent: true, longest_first: false}
 """,
-    "16_bit_lazy_and_flush": BF16 + "softmax: {variant: lazy}\naccumulation:\n  flush_blocks: 12\n",
+    "16_bit_flush": BF16 + "softmax: {variant: lazy}\naccumulation:\n  flush_blocks: 12\n",
     "order_fp8": FP8 + "schedule: {order: ping_pong}\n",
     "order_16_bit": BF16 + "schedule:\n  order: turns\n",
     "smem_master": FP8 + "schedule: {consumers: 2}\npipeline: {v_stages: 8}\ntile: {block_n: 128}\n",
@@ -133,10 +133,10 @@ def test_diagnostics_point_at_the_value_or_the_key_of_their_field(case: str) -> 
 
 
 @pytest.mark.parametrize("qkv", ["bf16", "f16"])
-def test_16_bit_kernels_are_refused_the_lazy_softmax_and_the_flush(qkv: str) -> None:
-    text = WRONG["16_bit_lazy_and_flush"].replace("bf16", qkv)
+def test_16_bit_kernels_are_refused_the_flush(qkv: str) -> None:
+    text = WRONG["16_bit_flush"].replace("bf16", qkv)
     fields = {fault.field for fault in diagnostics(text)} - {"dtypes.qkv"}
-    assert fields == {"softmax.variant", "accumulation.flush_blocks"}
+    assert fields == {"accumulation.flush_blocks"}
 
 
 # The order of which a kernel of each type is made; every other one is refused in the type's own words.
@@ -173,7 +173,6 @@ def test_every_fault_is_reported_at_once() -> None:
         "smem.layout",
         "schedule.order",
         "schedule.transpose_warps",
-        "schedule.persistent",
         "schedule.longest_first",
     }
 

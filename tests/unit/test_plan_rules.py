@@ -135,9 +135,11 @@ AUTO = [
     (BF16, {"kv_stages": 3}, (96, 3, 2)),
     # V 3: 245760; 112 keys: 49152 + 2 x 43008 + 3 x 28672 = 221184
     (BF16, {"v_stages": 3}, (112, 2, 3)),
+    # 73728 + 2 x 24576 + 2 x 16384 = 155648; the lazy softmax has no room for 80 keys, the online one has:
     # 73728 + 2 x 30720 + 2 x 20480 = 176128
-    (BF16, {"consumers": 3}, (80, 2, 2)),
-    (BF16, {"block_m": 192}, (80, 2, 2)),
+    (BF16, {"consumers": 3}, (64, 2, 2)),
+    (BF16, {"block_m": 192}, (64, 2, 2)),
+    (BF16, {"consumers": 3, "variant": "online"}, (80, 2, 2)),
     (BF16, {"block_n": 64, "kv_stages": 4}, (64, 4, 2)),  # 49152 + 4 x 24576 + 2 x 16384
 ]
 
@@ -214,7 +216,9 @@ def test_registers_make_blocks_narrower_and_leave_the_rings_alone(steps: Callabl
     assert lazy() == [(*width, 3, 3, 2) for width in widths]
     assert lazy(block_m=192) == [(*width, 3, 3, 2) for width in widths[:2]]
     assert lazy(block_n=64) == [(3, 64, 3, 3, 2), (2, 64, 3, 3, 2)]
-    assert steps(spec_of(BF16), "registers") == [(2, n, 2, 2, 0) for n in (128, 112, 96, 80, 64)]
+    narrower = [(2, n, 2, 2, 0) for n in (128, 112, 96, 80, 64)]
+    assert steps(spec_of(BF16, variant="lazy"), "registers") == narrower
+    assert steps(spec_of(BF16), "registers") == [*narrower, *narrower]  # lazy, then online
 
 
 # What is asked, the consumers and blocks with the lazy softmax, and those with the online one after them.
@@ -364,11 +368,12 @@ def test_what_p_is_multiplied_by(
 ) -> None:
     plan = plan_of(base, variant=variant, **values)
     (only,) = plan.variants
-    lazy = base is FP8 and variant != "online"
+    lazy = base is FP8 and variant != "online"  # of 16 bits the lazy one rounds P like the online one
     found = constants(plan)
     assert float.fromhex(found["kLiftLog2"].removesuffix("f")) == lift
-    assert only.features.lazy_softmax is lazy
-    assert found.get("kLazySumLimit") == ("448.0f" if lazy else None)
+    assert only.features.lazy_softmax is (variant != "online")
+    limit = None if variant == "online" else "448.0f" if base is FP8 else "256.0f"
+    assert found.get("kLazySumLimit") == limit
     assert (f"multiplication by up to 2^{lift}" in " ".join(plan.formula)) is (base is FP8)
     rounding = only.p_rounding
     assert (rounding.dtype, rounding.lift_log2, rounding.lazy) == (plan.spec["dtypes"]["qkv"], lift, lazy)
@@ -390,7 +395,8 @@ STEPS = [
     (FP8, "auto", "lazy", True, True),
     (FP8, "lazy", "lazy", True, True),
     (FP8, "online", "flushing", False, True),
-    (BF16, "auto", "online", False, False),
+    (BF16, "auto", "online", True, False),  # of masked blocks; the others have a step of their own
+    (BF16, "lazy", "online", True, False),
     (BF16, "online", "online", False, False),
 ]
 
@@ -403,6 +409,9 @@ def test_softmax_variants(
     (made,) = plan.variants
     assert made.partials.softmax_step == f"_softmax_step_{step}.cu.j2"
     assert (made.features.lazy_softmax, made.features.flushes_output) == (lazy, flushes)
+    assert (made.partials.kv_step == "_kv_step_ping_pong_pairs_sm90.cu.j2") is (lazy and base is BF16)
+    blocks = {(True, True): "_flushing", (True, False): "_pairs"}.get((lazy, base is FP8), "")
+    assert made.partials.unmasked_blocks == f"_unmasked_blocks{blocks}.cu.j2"
     (choice,) = [item for item in plan.choices if item.field == "softmax.variant"]
     assert choice.value == ("lazy" if lazy else "online")
     assert (choice.rule == "as the spec says") is (variant != "auto")
@@ -482,7 +491,8 @@ ORDERS = [
 def test_orders(base: dict[str, object], asked: str, order: str, turn: str, consumers: int) -> None:
     plan = plan_of(base, order=asked, consumers=consumers)
     (made,) = plan.variants
-    assert made.partials.kv_step == f"_kv_step_{order}_sm90.cu.j2"
+    pairs = "_pairs" if base is BF16 else ""
+    assert made.partials.kv_step == f"_kv_step_{order}{pairs}_sm90.cu.j2"
     (choice,) = [item for item in plan.choices if item.field == "schedule.order"]
     assert choice.value == order
     assert (choice.rule == "as the spec says") is (asked != "auto")
@@ -496,10 +506,11 @@ def primitives(plan: Plan) -> set[str]:
 
 
 def test_primitives_follow_softmax_and_flush() -> None:
-    for_flush = {"ld_shared_v4_u32", "bits"}
-    assert primitives(plan_of(FP8)) >= for_flush | {"vote", "st_shared_v4_u32", "convert_bf16"}
-    assert primitives(plan_of(FP8)) - primitives(plan_of(FP8, variant="online")) == {"vote"}
-    assert not primitives(plan_of(BF16)) & (for_flush | {"vote"})
+    assert primitives(plan_of(FP8)) >= {"bits", "vote", "convert_bf16"}
+    assert "bits" not in primitives(plan_of(BF16))
+    for base in (FP8, BF16):
+        assert primitives(plan_of(base)) >= {"ld_shared_v4_u32", "st_shared_v4_u32"}  # for the work tile
+        assert primitives(plan_of(base)) - primitives(plan_of(base, variant="online")) == {"vote"}
     for base in (FP8, BF16):
         names = plan_of(base).device_primitives
         assert len(set(names)) == len(names)
@@ -584,11 +595,10 @@ ILLEGAL = [
     # Two consumers: 6 x 2 + 1 + 1 = 14 of 13
     (FP8, {"block_n": 96, "kv_stages": 6}, ["smem-overflow"]),
     (BF16, {"kv_stages": 8}, ["smem-overflow"]),  # 64 keys: 49152 + 8 x 24576 = 245760
-    (BF16, {"variant": "lazy"}, ["unsupported"]),
     (BF16, {"flush_blocks": 12}, ["unsupported"]),
     (FP8, {"order": "ping_pong"}, ["unsupported"]),
     (BF16, {"order": "turns"}, ["unsupported"]),
-    (BF16, {"variant": "lazy", "flush_blocks": 1}, ["unsupported", "unsupported"]),
+    (BF16, {"variant": "lazy", "flush_blocks": 1}, ["unsupported"]),
     (FP8, {"block_m": 144, "block_n": 80, "consumers": 1}, ["bad-consumers", "bad-tile", "bad-tile"]),
 ]
 

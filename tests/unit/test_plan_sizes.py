@@ -71,7 +71,8 @@ FIELDS: dict[str, list[tuple[str, int, int]]] = {
         ("q_scale_smem", 138240, 768),  # 192 x 4
         ("k_scale_smem", 139008, 1152),  # 3 x 96 x 4
         ("o_master_smem", 140160, 30720),  # 192 x 80 x 2
-        ("mbar_base", 170880, 136),  # (1 + 3 + 3 + 2 + 2 + 3 + 3) x 8
+        ("work_smem", 170880, 32),
+        ("mbar_base", 170912, 176),  # (3 + 3 + 3 + 3 + 2 + 2 + 3 + 3) x 8
     ],
     # e4m3 176, e4m3 16, e4m3 48: rows of 192, 32 and 64 bytes; V is padded to 64 columns. 192 rows, 96 keys.
     "fp8_176_16_48": [
@@ -83,14 +84,16 @@ FIELDS: dict[str, list[tuple[str, int, int]]] = {
         ("k_scale_smem", 139008, 1152),  # 3 x 96 x 4
         ("v_scale_smem", 140160, 2304),  # 3 x 2 x 96 x 4: logarithms and reciprocals
         ("o_master_smem", 142464, 18432),  # 192 x 48 x 2
-        ("mbar_base", 160896, 136),
+        ("work_smem", 160896, 32),
+        ("mbar_base", 160928, 176),
     ],
     # Rows of 32 bytes throughout: 128 rows, 128 keys, rings of 2 and 2.
     "bf16_16_16_16": [
         ("q_smem", 0, 8192),  # 128 x (32 + 32)
         ("kv_smem", 8192, 16384),  # 2 x 128 x (32 + 32)
         ("v_smem", 24576, 8192),  # 2 x 128 x 32
-        ("mbar_base", 32768, 80),  # (1 + 2 + 2 + 2 + 2 + 1) x 8
+        ("work_smem", 32768, 32),
+        ("mbar_base", 32800, 104),  # (2 + 2 + 2 + 2 + 2 + 2 + 1) x 8
     ],
     # Stored transposed: 112 columns x 96 keys, without a ring of raw V and without padding; no rope.
     "fp8_48_0_112": [
@@ -99,14 +102,16 @@ FIELDS: dict[str, list[tuple[str, int, int]]] = {
         ("v_smem", 30720, 33792),  # 3 x 11264: 112 x 96 = 10752, in whole 1024
         ("factor_smem", 64512, 768),  # 192 x 4
         ("o_master_smem", 65280, 43008),  # 192 x 112 x 2
-        ("mbar_base", 108288, 112),  # (1 + 3 + 3 + 3 + 3 + 1) x 8
+        ("work_smem", 108288, 32),
+        ("mbar_base", 108320, 152),  # (3 + 3 + 3 + 3 + 3 + 3 + 1) x 8
     ],
     # bf16 256, 256, 128: rows of 512, 512 and 256 bytes; 128 rows, 64 keys, rings of one.
     "bf16_256_256_128": [
         ("q_smem", 0, 131072),  # 128 x 1024
         ("kv_smem", 131072, 65536),  # 64 x 1024
         ("v_smem", 196608, 16384),  # 64 x 256
-        ("mbar_base", 212992, 48),  # 6 x 8
+        ("work_smem", 212992, 32),
+        ("mbar_base", 213024, 72),  # (2 + 2 + 1 + 1 + 1 + 1 + 1) x 8
     ],
 }
 
@@ -121,38 +126,38 @@ def test_shared_memory(name: str) -> None:
 MAPS: dict[str, list[tuple[Any, ...]]] = {
     # q [tokens, heads, depth] from the innermost: axes 2, 0, 1; k_rope [tokens, 1, depth] counts no heads.
     "fp8_80_48_80": [
-        ("q_nope_map", (2, 0, 1), (32, 192, 1), 32, 6144, 3),
-        ("q_rope_map", (2, 0, 1), (16, 192, 1), 32, 6144, 3),
+        ("q_nope_map", (2, 0, 1), (32, 64, 1), 32, 2048, 3),
+        ("q_rope_map", (2, 0, 1), (16, 64, 1), 32, 2048, 3),
         ("k_nope_map", (2, 0, 1), (32, 96, 1), 32, 3072, 3),
         ("k_rope_map", (1, 0, -1), (16, 96, 1), 32, 3072, 3),
         ("v_map", (2, 0, 1), (32, 96, 1), 32, 3072, 3),
     ],
     # [batch, tokens, heads, depth]: axes 3, 1, 2, 0; k_rope [batch, tokens, depth].
     "bf16_dense": [
-        ("q_nope_map", (3, 1, 2, 0), (64, 128, 1, 1), 128, 16384, 2),
-        ("q_rope_map", (3, 1, 2, 0), (64, 128, 1, 1), 128, 16384, 1),
+        ("q_nope_map", (3, 1, 2, 0), (64, 64, 1, 1), 128, 8192, 2),
+        ("q_rope_map", (3, 1, 2, 0), (64, 64, 1, 1), 128, 8192, 1),
         ("k_nope_map", (3, 1, 2, 0), (64, 128, 1, 1), 128, 16384, 2),
         ("k_rope_map", (2, 1, -1, 0), (64, 128, 1, 1), 128, 16384, 1),
         ("v_map", (3, 1, 2, 0), (64, 128, 1, 1), 128, 16384, 2),
     ],
     "bf16_dense_queries": [
-        ("q_nope_map", (3, 1, 2, 0), (64, 128, 1, 1), 128, 16384, 2),
-        ("q_rope_map", (3, 1, 2, 0), (64, 128, 1, 1), 128, 16384, 1),
+        ("q_nope_map", (3, 1, 2, 0), (64, 64, 1, 1), 128, 8192, 2),
+        ("q_rope_map", (3, 1, 2, 0), (64, 64, 1, 1), 128, 8192, 1),
         ("k_nope_map", (2, 0, 1), (64, 128, 1), 128, 16384, 2),
         ("k_rope_map", (1, 0, -1), (64, 128, 1), 128, 16384, 1),
         ("v_map", (2, 0, 1), (64, 128, 1), 128, 16384, 2),
     ],
     # V [heads, columns, tokens] from the tokens: axes 2, 1, 0. 96 tokens are 64 and 32: a map for each width.
     "fp8_48_0_112": [
-        ("q_nope_map", (2, 0, 1), (64, 192, 1), 64, 12288, 1),
+        ("q_nope_map", (2, 0, 1), (64, 64, 1), 64, 4096, 1),
         ("k_nope_map", (2, 0, 1), (64, 96, 1), 64, 6144, 1),
         ("v_64_map", (2, 1, 0), (64, 112, 1), 64, 7168, 1),
         ("v_32_map", (2, 1, 0), (32, 112, 1), 32, 3584, 1),
     ],
     # V [batch, heads, columns, tokens]; 64 keys are one chunk.
     "transposed_dense": [
-        ("q_nope_map", (3, 1, 2, 0), (128, 192, 1, 1), 128, 24576, 1),
-        ("q_rope_map", (3, 1, 2, 0), (64, 192, 1, 1), 128, 24576, 1),
+        ("q_nope_map", (3, 1, 2, 0), (128, 64, 1, 1), 128, 8192, 1),
+        ("q_rope_map", (3, 1, 2, 0), (64, 64, 1, 1), 128, 8192, 1),
         ("k_nope_map", (3, 1, 2, 0), (128, 64, 1, 1), 128, 8192, 1),
         ("k_rope_map", (2, 1, -1, 0), (64, 64, 1, 1), 128, 8192, 1),
         ("v_64_map", (3, 2, 1, 0), (64, 128, 1, 1), 64, 8192, 1),
@@ -160,11 +165,11 @@ MAPS: dict[str, list[tuple[Any, ...]]] = {
 }
 # Bytes of a phase of Q, of K and of V: the boxes with their padding.
 TX_BYTES = {
-    "fp8_80_48_80": (36864, 18432, 9216),  # 6 x 6144, 6 x 3072, 3 x 3072
-    "bf16_dense": (49152, 49152, 32768),
-    "bf16_dense_queries": (49152, 49152, 32768),
-    "fp8_48_0_112": (12288, 6144, 10752),  # 112 x 96, less than the slot of 11264
-    "transposed_dense": (49152, 16384, 8192),
+    "fp8_80_48_80": (12288, 18432, 9216),  # 6 x 6144, 6 x 3072, 3 x 3072
+    "bf16_dense": (24576, 49152, 32768),
+    "bf16_dense_queries": (24576, 49152, 32768),
+    "fp8_48_0_112": (4096, 6144, 10752),  # 112 x 96, less than the slot of 11264
+    "transposed_dense": (16384, 16384, 8192),
 }
 
 
@@ -355,8 +360,15 @@ WORKING: list[tuple[str, tuple[int, int, int], dict[str, Any], int, int]] = [
 def test_working_registers(
     qkv: str, dims: tuple[int, int, int], sections: dict[str, Any], consumers: int, working: int
 ) -> None:
-    tiles = replace(tiles_of(qkv, dims, **sections), consumers=consumers, block_m=64 * consumers)
-    assert_working(replace(tiles, block_n=256), working)
+    tiles = replace(tiles_of(qkv, dims, **sections), consumers=consumers, block_m=64 * consumers, block_n=256)
+    assert_working(replace(tiles, lazy_softmax=tiles.lazy_softmax and tiles.fp8), working)
+
+
+@pytest.mark.parametrize(("v", "working"), [(128, 48), (144, 52), (256, 52)])
+def test_the_lazy_softmax_of_16_bits_holds_p_twice(v: int, working: int) -> None:
+    # S 128 + O v / 2 + P 2 x 64 + working registers, of which 4 are free where V is not wide
+    tiles = replace(tiles_of("bf16", (128, 64, v)), block_n=256, lazy_softmax=True)
+    assert_working(tiles, working)
 
 
 # Keys above which two consumers with the lazy softmax need 24 more; V of 256 needs 52 + 12, and 8 for scales.
@@ -374,7 +386,8 @@ def assert_working(tiles: Tiles, working: int) -> None:
     assert not registers_fit(tiles, LIMITS)
     (fault,) = register_faults(tiles, LIMITS, asked=())
     assert fault.notes[0].endswith(f"working registers {working}")
-    arrays = tiles.block_n // 2 + tiles.ov_depth // 2 + tiles.block_n // (8 if tiles.fp8 else 4)
+    probs = tiles.block_n // (8 if tiles.fp8 else 4) * (2 if tiles.paired_steps else 1)
+    arrays = tiles.block_n // 2 + tiles.ov_depth // 2 + probs
     assert fault.message.startswith(f"needs {arrays + working} registers a thread")
 
 

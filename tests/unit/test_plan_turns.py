@@ -29,6 +29,9 @@ ORDERS = {
     "turns_v_scaled": V_SCALED,  # releases K once softmax has read the scales of V
     "turns_v_transposed": FP8 | {"layout": {"v": "transposed"}},  # V comes from the load warp, and has a tail
 }
+TAIL_BEFORE = "has_tail(tile) && (kKStages > 1 || block == 0)"
+TAIL_BEHIND = "kKStages == 1 && block > 0 && has_tail(read_work_tile(first_head + done))"
+"""When the cleared tail is waited for before the first softmax of a head, and when behind it."""
 WARPS = 4
 """Of a consumer warpgroup; one lane of each releases a slot."""
 
@@ -78,8 +81,8 @@ class Event:
 
 
 CONDITIONS = (
-    r"if\(((?:block(?:==|>)0&&)?has_tail\(tile\)|has_turn|block(?:==|>)0|blocks\.visible>0)\)"
-    r"(?:\{([^{}]*)\}|([^;{}]*;))"
+    r"if\((has_turn|block>0|block==0|blocks\.visible>0|has_tail\(tile\)(?:&&\(kKStages>1\|\|block==0\))?"
+    r"|kKStages==1&&block>0&&has_tail\(read_work_tile\(first_head\+done\)\))\)(?:\{([^{}]*)\}|([^;{}]*;))"
 )
 CALLS = (
     r"(?P<wait>mbarrier_wait)\((?P<full>\w+)\(|(?P<turn>bar_sync)\(turn_barrier\((?:consumer|self\.index)\)"
@@ -341,8 +344,8 @@ class Cta:
             "block==0": block == 0,
             "blocks.visible>0": self.visible[index] > 0,
             "has_tail(tile)": self.has_tail,
-            "block==0&&has_tail(tile)": block == 0 and self.has_tail,
-            "block>0&&has_tail(tile)": block > 0 and self.has_tail,
+            glued(TAIL_BEFORE): self.has_tail and (self.k.stages > 1 or block == 0),
+            glued(TAIL_BEHIND): self.has_tail and self.k.stages == 1 and block > 0,
             "": True,
         }
         for event in part:
@@ -506,8 +509,8 @@ def test_what_the_model_takes_for_granted(order: str) -> None:
     places = [consumer.index(part) for part in ("skip_block(", "if(blocks.visible==0){", "for(--block;")]
     assert places == sorted(places)
     assert holds(consumer, "for (--block; block >= blocks.unmasked; --block)", "kv_step<true>(")
-    clears = ("if (has_tail(tile))", "if (block == 0 && has_tail(tile))", "if (block > 0 && has_tail(tile))")
-    (tail,) = {holds(consumer, item, "mbarrier_wait(v_tail_cleared(), q_phase);") for item in clears}
+    clears = ("has_tail(tile)", TAIL_BEFORE, TAIL_BEHIND)
+    (tail,) = {holds(consumer, f"if ({item})", "mbarrier_wait(v_tail_cleared(), q_phase);") for item in clears}
     assert tail is clears_v_tail(order) is ("v_tail_cleared" in consumer)
     assert not tail or consumer.index("v_tail_cleared") < consumer.index("for(--block;")
     # The producer loads every block of the CTA, whoever sees it.

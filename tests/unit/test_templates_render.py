@@ -700,12 +700,12 @@ BF16_FLOWS = FLOWS | {
         *("exponentiate", "add_to_row_sum", "wait k_full", "wgmma_wait_group<0>", "release v_empty"),
         *("v.advance", "rescale_output", "pack_p"),
     ),
-    # Q is given back where no row sees a key, too, once the tail has been seen. That is waited for before the
-    # only block gives Q back, and else once K is given back, behind which V may have to come.
+    # Q is given back where no row sees a key, too, once the tail has been seen. With one slot of K,
+    # behind which V comes, it is waited for once K is given back.
     "consumer_warpgroup": (
         *("read_work_tile", "bar_arrive", "wait q_full", "skip_block", "wait v_tail_cleared"),
         *("release q_empty", *TURN_OF_THE_FIRST_BLOCK),
-        *("wait v_tail_cleared", "finish_scores<true>", "wait v_tail_cleared", "k.advance"),
+        *("wait v_tail_cleared", "finish_scores<true>", "read_work_tile", "wait v_tail_cleared", "k.advance"),
         *("kv_step<true>", "kv_step<false>", *LAST_PRODUCT, *WRITES_ITS_ROWS),
     ),
 }
