@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "5162692b949d1ba8033a804c031152680e0d40def5349b5e3bfcaea354085991"
+SOURCE_DIGEST = "cb736392790feab0d8fc8f8f3f34115de55233ef0f6692be4b3223b353fcc76f"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

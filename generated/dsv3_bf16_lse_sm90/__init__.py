@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "10d77a642036beda199dc9d980a7f0ee55ad9a5c73eef0a93988a6fe60145584"
+SOURCE_DIGEST = "9b7b9cf30990d235a2deee703210fa84c618ce65fce9fdb222afd8bd6c09f01c"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

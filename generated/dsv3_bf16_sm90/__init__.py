@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "76c95e7260633ed9ff25ab43014f5de2154d82fb42708df4ff6914ba56795d42"
+SOURCE_DIGEST = "3f15f41d552273e55934bd31d884a3c9596ffd427b8017a2097fcd9e466888d4"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

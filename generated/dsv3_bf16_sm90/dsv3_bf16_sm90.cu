@@ -1109,7 +1109,7 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 con
       if (has_tail(tile) && (kKStages > 1 || block == 0)) mbarrier_wait(v_tail_cleared(), q_phase);
       finish_scores<true>(s, o, p, rows, self, block, k.stage);
       // With one slot of K only now that it is released: V comes behind the next K.
-      if (kKStages == 1 && block > 0 && has_tail(read_work_tile(first_head + done))) {
+      if (kKStages == 1 && block > 0 && has_tail(read_work_tile(done))) {
         mbarrier_wait(v_tail_cleared(), q_phase);
       }
       k.advance();

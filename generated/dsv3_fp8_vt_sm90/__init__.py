@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "1044368cadbadadc17b677c537433d44db766fa4b062de460204ae366618618b"
+SOURCE_DIGEST = "829ae97b09b1c7d07d8b22e51509f949c1e6c39ddfc691800524e24cd9c6dbfa"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "aa0f1e5ce5da721abbd347d2089ef35e89ba489b39a696c74dcc280d45d87c1d"
+SOURCE_DIGEST = "9ccea88b4448b837603e1896284f2858aa733383dfb32c5de2347baa28fe1ffe"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

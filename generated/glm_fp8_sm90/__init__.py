@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "6599c8abad941a7ed06ea00f7c1a7fe4c741afc3eaa62e3ca7df4ac9fe857dcf"
+SOURCE_DIGEST = "17cab708f01e5cde7eebc1343f4ebafc25e106c0b86db4730f25a30882bd90d3"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":
