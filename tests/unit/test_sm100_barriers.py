@@ -112,7 +112,7 @@ def test_key_scales_are_given_back_by_who_read_them() -> None:
     )
     assert (one_q.stages, one_q.arrivals) == (4, (4, 4, 4, 4))
     assert two_q.seed_name == ""
-    assert (body(TWO_Q).num_mbars, body(ONE_Q).num_mbars) == (25 + 1 + 3, 26 + 1 + 4)
+    assert (body(TWO_Q).num_mbars, body(ONE_Q).num_mbars) == (25 + 1 + 1 + 2 * 3, 26 + 1 + 1 + 2 * 4)
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ def test_rows_of_v_beyond_the_sequence_are_cleared_before_they_are_multiplied(
 def test_the_one_scale_buffer_of_the_seeds_struct_has_a_barrier_pair_of_its_own() -> None:
     made = body(TWO_Q, "seed")
     assert made.ring.kind is KvRing.UNIFIED
-    assert (named(made, "k_scale_full").tx_bytes, named(made, "k_scale_empty").arrivals) == ((512,), (8,))
-    # K alone 32768; the first brings half of Q with its scales, 33280
-    assert named(made, "kv_full").tx_bytes == (66048, 32768, 16384)
-    assert made.num_mbars == 23 + 1 + 2
+    assert (named(made, "k_scale_full").arrivals, named(made, "k_scale_empty").arrivals) == ((1,), (8,))
+    # K alone 32768; the first brings half of Q, 32768 as well
+    assert named(made, "kv_full").tx_bytes == (65536, 32768, 16384)
+    assert made.num_mbars == 23 + 1 + 1 + 2
 
 
 def test_blocks_of_key_scales_are_stepped_by_what_a_warpgroup_sees() -> None:
@@ -194,7 +194,10 @@ def test_roles_and_registers(mla: MLAConfig, expected: list[tuple[object, ...]])
 
 def test_roles_wait_and_signal_what_the_barriers_say() -> None:
     roles = {role.name: (role.waits_on, role.signals) for role in body(TWO_Q).roles}
-    assert roles["load"] == ("k_empty, v_empty, k_scale_empty", "q1_full, k_full, v_full")
+    assert roles["load"] == (
+        "k_empty, v_empty, k_scale_empty",
+        "q1_full, k_full, v_full, q_scale_full, k_scale_full",
+    )
     assert roles["mma"] == (
         "p_ready_0, p_ready_1, q1_full, k_full, v_full, v_tail_cleared",
         "s_full, k_empty, v_empty, o_full",
@@ -260,9 +263,7 @@ MAPS = [
     ("k_nope", (2, 0, 1), (64, 128, 1), 64, 8192, 2),
     ("k_rope", (1, 0, -1), (64, 128, 1), 128, 16384, 1),  # without an axis of heads
     ("v", (2, 0, 1), (64, 128, 1), 64, 8192, 2),
-    ("q_scale", (0,), (128,), 0, 512, 1),
-    ("k_scale", (0,), (128,), 0, 512, 1),
-]
+]  # and none of scales, which the load warp carries
 
 
 def test_tensor_maps_are_the_same_in_1q_and_2q() -> None:
@@ -276,7 +277,7 @@ def test_tensor_maps_are_the_same_in_1q_and_2q() -> None:
 def test_small_pages_make_more_boxes() -> None:
     maps = {item.argument: item for item in plan_tensor_maps(config(page_size=32).fa4)}
     assert (maps["k_nope"].box, maps["k_nope"].issues) == ((64, 32, 1), 2 * 4)
-    assert (maps["k_scale"].box, maps["k_scale"].issues) == ((32,), 4)
+    assert (maps["v"].box, maps["v"].issues) == ((64, 32, 1), 2 * 4)
     assert maps["q_nope"].issues == 2
 
 

@@ -133,9 +133,9 @@ def _broken_barriers(body: Body) -> Iterator[str]:
 def _broken_bytes(body: Body, maps: tuple[TensorMap, ...]) -> Iterator[str]:
     """What the phases of the load barriers expect is what the boxes bring, each once a block."""
     size = {item.argument: item.issue_bytes * item.issues for item in maps}
-    brings = {name: size.get(name, 0) for name in ("k_nope", "k_rope", "k_scale", "v")}
+    brings = {name: size.get(name, 0) for name in ("k_nope", "k_rope", "v")}
     copies = body.copy_bytes
-    q = sum(size.get(name, 0) for name in ("q_nope", "q_rope", "q_scale"))
+    q = sum(size.get(name, 0) for name in ("q_nope", "q_rope"))
     if copies.q_half != q:
         yield f"half of Q is {copies.q_half} bytes, its boxes bring {q}"
     for name, expected in brings.items():

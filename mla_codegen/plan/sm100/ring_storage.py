@@ -128,14 +128,14 @@ def _rows(config: FA4Config, ring: Ring) -> tuple[Wanted, ...]:
         element="float",
         count=config.block_m,
         content="Scales of the query rows.",
-        live="from the full barrier of its half of Q to the end of softmax",
+        live="from q_scale_full until softmax has them in registers",
     )
     k_scale = Wanted(
         name="k_scale_smem",
         element="float",
         count=config.block_n * ring.k_scale_buffers,
         content=f"{ring.k_scale_buffers} buffers of the scales of a block of keys.",
-        live="per buffer from the full barrier of K to k_scale_empty, signalled after they were read",
+        live="per buffer from k_scale_full to k_scale_empty, signalled after they were read",
     )
     return (factors, q_scale, k_scale)
 

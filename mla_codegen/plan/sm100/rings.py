@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mla_codegen.dtypes import DTYPES
-from mla_codegen.plan.sm100.attention import Q_TILE_ROWS, FA4Config, KvRing, ceil_div
+from mla_codegen.plan.sm100.attention import Q_TILE_ROWS, FA4Config, KvRing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyBytes:
-    """What copies bring: 128 rows of Q with rope and scales; a block of K_nope, K_rope, scales and V."""
+    """Bytes of 128 rows of Q with rope, and of their scales; of a block of K_nope, K_rope, scales and V.
+
+    The seed copies scales in bulk, as boxes of a map of two dimensions; here the load warp carries them, from
+    any stride and alignment, so that no barrier counts their bytes.
+    """
 
     q_half: int
+    q_scale: int
     k_nope: int
     k_rope: int
     k_scale: int
@@ -27,15 +32,6 @@ class Ring:
     stages: int
     rope_buffers: int
     k_scale_buffers: int
-
-    @property
-    def own_k_scale_barrier(self) -> bool:
-        """Fewer scale buffers than blocks of K in flight: the scales have a copy and a barrier to themselves.
-
-        Else they come with K, and one buffer for each K in flight keeps them apart.
-        """
-        in_flight = self.stages if self.kind is KvRing.SEPARATE else ceil_div(self.stages, 2)
-        return 0 < self.k_scale_buffers < in_flight
 
 
 def solved_ring(config: FA4Config) -> Ring:
@@ -53,7 +49,8 @@ def copy_bytes(config: FA4Config) -> CopyBytes:
     operands = config.operands
     rope = DTYPES[operands.rope_gmem].bytes * config.padded_rope_depth
     return CopyBytes(
-        q_half=Q_TILE_ROWS * (config.q_row_bytes + operands.scale_bytes),
+        q_half=Q_TILE_ROWS * config.q_row_bytes,
+        q_scale=Q_TILE_ROWS * operands.scale_bytes,
         k_nope=config.block_n * config.padded_nope_depth * operands.qkv_bytes,
         k_rope=config.block_n * rope,
         k_scale=config.block_n * operands.scale_bytes,
@@ -71,12 +68,17 @@ def converter_stages(config: FA4Config, ring: Ring) -> int:
     return ring.rope_buffers or ring.stages
 
 
-def k_tx_bytes(config: FA4Config, ring: Ring, *, guards: bool = True) -> int:
-    """Of a block of K: without scales that have a barrier of their own, and without rope to be converted."""
+def q_tx_bytes(config: FA4Config, *, guards: bool = True) -> int:
+    """Of half of Q; the seed copies its scales along."""
+    tx = copy_bytes(config)
+    return tx.q_half + (0 if guards else tx.q_scale)
+
+
+def k_tx_bytes(config: FA4Config, *, guards: bool = True) -> int:
+    """Of a block of K, without rope that is to be converted; the seed copies its scales along."""
     tx = copy_bytes(config)
     rope = 0 if guards and config.operands.converts_rope else tx.k_rope
-    scale = 0 if guards and ring.own_k_scale_barrier else tx.k_scale
-    return tx.k_nope + rope + scale
+    return tx.k_nope + rope + (0 if guards else tx.k_scale)
 
 
 def scale_readers(config: FA4Config) -> int:

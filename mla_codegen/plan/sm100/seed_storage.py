@@ -116,7 +116,7 @@ def _row_fields(config: FA4Config, value: dict[str, int]) -> tuple[Wanted, ...]:
             element="float",
             count=config.block_m,
             content="Scales of the query rows.",
-            live="from the first full barrier to the end of softmax",
+            live="from q_scale_full until softmax has them in registers",
         ),
         Wanted(
             name="k_scale_smem",

@@ -15,27 +15,23 @@ _ROWS = (2, 0, 1)
 """Axes of [tokens, heads, depth] in the order of a map: depth, tokens, heads."""
 _SHARED_ROWS = (1, 0, -1)
 """The same for k_rope, which has no axis of heads."""
-_TOKENS = (0,)
-"""The axis of scales by token."""
 
 
 def plan_tensor_maps(config: FA4Config) -> tuple[TensorMap, ...]:
     """The maps in the order of the kernel's parameters.
 
-    Scales have maps of one dimension, which take any length (the seed's two-dimensional ones want multiples
-    of 4). A page smaller than a block of keys makes as many boxes of a page.
+    Scales have none: the load warp carries them, from any alignment and stride (the seed's maps of scales
+    want multiples of 4). A page smaller than a block of keys makes as many boxes of a page.
     """
     operands, q_rows, keys = config.operands, Q_TILE_ROWS, box_keys(config)
     per_block = config.block_n // keys
-    maps = [
+    maps = (
         _tile("q_nope", operands.qkv, config.nope_depth, q_rows, 1, _ROWS),
         _tile("q_rope", operands.rope_mma, config.rope_depth, q_rows, 1, _ROWS),
         _tile("k_nope", operands.qkv, config.nope_depth, keys, per_block, _ROWS),
         _tile("k_rope", operands.rope_gmem, config.rope_depth, keys, per_block, _SHARED_ROWS),
         _tile("v", operands.qkv, config.ov_depth, keys, per_block, _ROWS),
-    ]
-    if operands.scale is not None:
-        maps += [_row("q_scale", operands.scale, q_rows, 1), _row("k_scale", operands.scale, keys, per_block)]
+    )
     return tuple(item for item in maps if item.issues)
 
 
@@ -62,17 +58,3 @@ def _tile(argument: str, dtype: str, depth: int, rows: int, boxes: int, dims: tu
         comment=f"box {rows} tokens x {width} {dtype} of one head, {swizzle}B swizzle",
     )
 
-
-def _row(argument: str, dtype: str, rows: int, boxes: int) -> TensorMap:
-    return TensorMap(
-        name=f"{argument}_map",
-        argument=argument,
-        dtype=dtype,
-        axes=("tokens",),
-        dims=_TOKENS,
-        box=(rows,),
-        swizzle_bytes=0,
-        issue_bytes=rows * DTYPES[dtype].bytes,
-        issues=boxes,
-        comment=f"box {rows} {dtype}, no swizzle",
-    )
