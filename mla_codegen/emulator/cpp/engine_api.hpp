@@ -51,6 +51,19 @@ struct MmaShape {
   int n;
 };
 
+// One tcgen05.mma; `a` is a matrix descriptor or, from tensor memory, an address.
+enum class MmaKind : u8 { f16, f8f6f4 };
+struct TensorMma {
+  MmaKind kind;
+  bool a_in_tmem;
+  u32 d;
+  u64 a, b;
+  u32 instruction, accumulate;
+};
+
+// Lanes of tensor memory that one load or store of a warp reaches.
+enum class TmemShape : u8 { lanes_32, lanes_16 };
+
 // Barriers (barriers.cpp).
 void mbarrier_init(u32 barrier, u32 arrivals, int line);
 void mbarrier_arrive(u32 barrier, u32 arrivals, u32 tx_bytes, int line);
@@ -96,5 +109,21 @@ void wgmma_wait(u32 pending, int line);
 void wgmma_release(float* d, int count, int line);
 void wgmma_issue(float* d, const MmaShape& shape, const u32* a_registers, u64 a, u64 b, u32 accumulate,
                  int line);
+
+// Tensor memory: allocation, loads, stores, order (tmem.cpp, tmem_access.cpp).
+void tmem_allocate(u32 destination, u32 columns, int line);
+void tmem_relinquish(int line);
+void tmem_free(u32 address, u32 columns, int line);
+void tmem_load(float* r, int count, TmemShape shape, u32 address, int line);
+void tmem_store(u32 address, const void* r, int count, int line);
+void tmem_wait_loads(int line);
+void tmem_wait_stores(int line);
+void tmem_release(float* r, int count, int line);
+void tmem_fence_before();
+void tmem_fence_after();
+
+// Products into tensor memory (tcgen05.cpp).
+void tensor_mma(const TensorMma& mma, int line);
+void tensor_commit(u32 barrier, int line);
 
 }  // namespace mla::emulator

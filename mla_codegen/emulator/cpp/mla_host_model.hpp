@@ -198,6 +198,11 @@ inline void cp_async_bulk_tensor_store_3d(const TensorMap* map, u32 source, i32 
   const i32 at[5] = {x, y, z, 0, 0};
   emulator::tma_store(map, source, at, 3, line);
 }
+inline void cp_async_bulk_tensor_store_4d(const TensorMap* map, u32 source, i32 x, i32 y, i32 z, i32 w,
+                                          MLA_LINE) {
+  const i32 at[5] = {x, y, z, w, 0};
+  emulator::tma_store(map, source, at, 4, line);
+}
 inline void cp_async_bulk_commit_group() { emulator::tma_store_commit(); }
 template <int kPending>
 inline void cp_async_bulk_wait_group(MLA_LINE) {
@@ -271,4 +276,5 @@ MLA_WGMMA_RS(wgmma_f16_rs_mn, emulator::MmaType::f16, true)
 #undef MLA_WGMMA_RS
 
 }  // namespace mla
+#include "host_tensor_memory.hpp"
 #undef MLA_LINE
