@@ -171,8 +171,8 @@ def test_bytes_of_v_are_of_vs_own_width() -> None:
 
 
 ROLES_512 = [
-    ("softmax", 0, 8, 184),
-    ("correction", 8, 4, 96),
+    ("softmax", 0, 8, 200),
+    ("correction", 8, 4, 64),
     ("mma", 12, 1, 48),
     ("load", 13, 1, 48),
     ("tail", 14, 2, 48),
@@ -289,11 +289,10 @@ def test_order_of_loads() -> None:
 
 
 # Id, name, threads.
-STAGED = [(1, "output_staged_0", 128), (2, "output_staged_1", 128)]
 NAMED = [
-    (TWO_Q, [*STAGED, (3, "output_read", 256)]),
-    (ONE_Q, [*STAGED, (3, "state_written", 256), (4, "output_read", 256)]),
-    (SINGLE_O, [STAGED[0], (2, "output_read", 128)]),
+    (TWO_Q, [(1, "output_read", 256)]),
+    (ONE_Q, [(1, "state_written", 256), (2, "output_read", 256)]),
+    (SINGLE_O, [(1, "output_read", 128)]),
 ]
 
 

@@ -53,6 +53,24 @@ inline float ex2(float x) {
   return x < -126.0f ? 0.0f : __builtin_exp2f(x);
 }
 inline float fma_f32(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline void mul_f32x2(float& x0, float& x1, float y0, float y1) {
+  x0 *= y0;
+  x1 *= y1;
+}
+inline void fma_f32x2(float& x0, float& x1, float y0, float y1, float z0, float z1) {
+  x0 = fma_f32(x0, y0, z0);
+  x1 = fma_f32(x1, y1, z1);
+}
+inline void add_f32x2(float& x0, float& x1, float y0, float y1) {
+  x0 += y0;
+  x1 += y1;
+}
+// a + b, rounded down.
+inline float add_rm_f32(float a, float b) {
+  const double exact = (double)a + (double)b;
+  const float near = (float)exact;
+  return (double)near > exact ? __builtin_nextafterf(near, -__builtin_inff()) : near;
+}
 inline float max_f32(float a, float b, int line = __builtin_LINE()) {
   // fmaxf drops a NaN, and with it the mark of a register that is still being written.
   if (emulator::is_poison(a) || emulator::is_poison(b)) emulator::poison_used("max", line);

@@ -25,6 +25,7 @@ struct alignas(64) TensorMap {
 
 // ---- threads ----
 inline u32 thread_index() { return emulator::self->thread; }
+inline u32 lane_index() { return emulator::self->thread % 32; }
 inline u32 cta_index_x() { return emulator::self->cta[0]; }
 inline u32 cta_index_y() { return emulator::self->cta[1]; }
 inline u32 cta_index_z() { return emulator::self->cta[2]; }

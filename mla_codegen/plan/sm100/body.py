@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mla_codegen.dtypes import DTYPES
-from mla_codegen.plan.model import NamedBarrier, Role, TensorMap
+from mla_codegen.plan.model import NamedBarrier, Product, Role, TensorMap, TmemMap
 from mla_codegen.plan.sm100.attention import FA4Config
 from mla_codegen.plan.sm100.barriers import Sm100Mbarrier, count, plan_mbarriers
 from mla_codegen.plan.sm100.launch import Sm100Launch, bodies, plan_launch
 from mla_codegen.plan.sm100.mla import MLAConfig
 from mla_codegen.plan.sm100.named_barriers import plan_named_barriers
-from mla_codegen.plan.sm100.products import Product, plan_products, pv_parts
+from mla_codegen.plan.sm100.products import plan_products, pv_parts
 from mla_codegen.plan.sm100.ring_storage import ring_storage
 from mla_codegen.plan.sm100.rings import (
     CopyBytes,
@@ -31,7 +31,7 @@ from mla_codegen.plan.sm100.softmax import SoftmaxNumbers, softmax_numbers
 from mla_codegen.plan.sm100.staging import OutputStaging, plan_staging, staging_region
 from mla_codegen.plan.sm100.storage import Storage
 from mla_codegen.plan.sm100.tma import plan_tensor_maps
-from mla_codegen.plan.sm100.tmem import TmemMap, plan_tmem
+from mla_codegen.plan.sm100.tmem import plan_tmem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from mla_codegen.arch import ArchLimits
-from mla_codegen.plan.model import Smem, SmemField, TensorMap
+from mla_codegen.plan.model import Region, Smem, SmemField, TensorMap, TmemRegion
 from mla_codegen.plan.sm100.attention import FA4Config, KvRing
 from mla_codegen.plan.sm100.barriers import Sm100Mbarrier
 from mla_codegen.plan.sm100.body import Body, Sm100Kernel
 from mla_codegen.plan.sm100.rings import Ring
-from mla_codegen.plan.sm100.storage import Region
-from mla_codegen.plan.sm100.tmem import TmemRegion
 
 MOST_MBARRIERS = 64
 """One warp initialises them, two for each lane at most."""

@@ -10,17 +10,13 @@ FIRST_NAMED_BARRIER = 1
 
 
 def plan_named_barriers(config: FA4Config) -> tuple[NamedBarrier, ...]:
-    """In the order of their ids; the seed, epilogue. With a single O one warpgroup has all rows."""
+    """In the order of their ids; the seed, epilogue. With a single O one warpgroup has all rows.
+
+    The output is staged by each warp for itself, which needs none.
+    """
     groups = 1 if config.single_o else 2
     both = groups * Q_TILE_ROWS
-    rows = [
-        (
-            f"output_staged_{group}",
-            Q_TILE_ROWS,
-            f"softmax warpgroup {group} has staged its part of the output",
-        )
-        for group in range(groups)
-    ]
+    rows = []
     if config.num_q == 1 and groups == 2:
         rows.append(("state_written", both, "row maxima and sums of both softmax warpgroups can be read"))
     rows.append(("output_read", both, "O has left tensor memory, which warp 0 frees"))

@@ -7,7 +7,7 @@ are padded to whole swizzle rows. Here V has its own width where it has its own 
 
 from __future__ import annotations
 
-from mla_codegen.plan.model import SeedConstant
+from mla_codegen.plan.model import Region, SeedConstant
 from mla_codegen.plan.sm100.attention import (
     CORRECTION_BYTES,
     MBARRIER_BYTES,
@@ -16,7 +16,7 @@ from mla_codegen.plan.sm100.attention import (
     align_up,
 )
 from mla_codegen.plan.sm100.rings import Ring
-from mla_codegen.plan.sm100.storage import Region, Storage, Wanted, field, place, q_regions, tail_fields
+from mla_codegen.plan.sm100.storage import Storage, Wanted, field, place, q_regions, tail_fields
 
 F32_BYTES = 4
 

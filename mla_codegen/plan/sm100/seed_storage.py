@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mla_codegen.plan.model import SeedConstant
+from mla_codegen.plan.model import Region, SeedConstant
 from mla_codegen.plan.sm100.attention import (
     MBARRIER_BYTES,
     NUM_QK_STAGES,
@@ -13,7 +13,7 @@ from mla_codegen.plan.sm100.attention import (
 from mla_codegen.plan.sm100.barriers import count, plan_mbarriers
 from mla_codegen.plan.sm100.mla import NUM_CORRECTION_COLS
 from mla_codegen.plan.sm100.rings import Ring
-from mla_codegen.plan.sm100.storage import Region, Storage, Wanted, field, fits, place, q_regions, tail_fields
+from mla_codegen.plan.sm100.storage import Storage, Wanted, field, fits, place, q_regions, tail_fields
 
 F32_BYTES = 4
 

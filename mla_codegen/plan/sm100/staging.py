@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mla_codegen.plan.model import Region
 from mla_codegen.plan.sm100.attention import Q_TILE_ROWS, FA4Config, align_down, ceil_div
-from mla_codegen.plan.sm100.storage import Region
 
 BULK_COPY_BYTES = 16
 """Width of a column block: what one bulk store takes of a row (PTX ISA, cp.async.bulk)."""
@@ -64,7 +64,7 @@ def staging_region(staging: OutputStaging, *, q_offset_bytes: int, out_bytes: in
         count=staging.writers,
         stride_bytes=staging.writer_bytes,
         swizzle_bytes=0,
-        content=f"{staging.pass_cols} columns of 128 rows of the output, in blocks of 16 bytes, no swizzle",
+        content=f"{staging.pass_cols} columns of 128 rows of the output, 16-byte units XORed with their row",
         live="after the last o_full: the last Q*K was issued before the last P*V, so that Q is dead",
         alias_of="q_smem",
     )

@@ -6,6 +6,8 @@ maps are the same in 1Q and in 2Q, since a box has the 128 rows of a half of Q i
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mla_codegen.dtypes import DTYPES
 from mla_codegen.plan.model import TensorMap
 from mla_codegen.plan.sm100.attention import Q_TILE_ROWS, FA4Config, align_up
@@ -33,6 +35,12 @@ def plan_tensor_maps(config: FA4Config) -> tuple[TensorMap, ...]:
         _tile("v", operands.qkv, config.ov_depth, keys, per_block, _ROWS),
     )
     return tuple(item for item in maps if item.issues)
+
+
+def with_batch_axes(item: TensorMap) -> TensorMap:
+    """The map of the same tensor with a batch in front of its tokens, as dense layouts have it."""
+    dims = tuple(axis if axis < 0 else axis + 1 for axis in item.dims)
+    return replace(item, axes=(*item.axes, "batch"), dims=(*dims, 0), box=(*item.box, 1))
 
 
 def box_keys(config: FA4Config) -> int:

@@ -1,0 +1,61 @@
+"""What a spec says of scales, layouts, heads and outputs, beside the types and sizes of the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mla_codegen.spec import Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forms:
+    """Forms of scales as in the spec's ``scales``, types as in its ``dtypes``."""
+
+    q_scale: str
+    k_scale: str
+    v_scale: str
+    q_dense: bool
+    kv_dense: bool
+    group: int
+    out: str
+    lse: str
+    mask: str
+    debug: bool
+
+    @property
+    def kv_head(self) -> str:
+        """The expression for the head of K_nope and V that a CTA has."""
+        return "tile.kv_head" if self.group > 1 else "tile.head"
+
+    @property
+    def carries_scales(self) -> bool:
+        """Rows have factors of their own, which the load warp brings."""
+        return self.q_scale != "none"
+
+    @property
+    def scales_columns(self) -> bool:
+        """Columns of S have factors of their own."""
+        return self.k_scale in ("token", "token_head")
+
+    @property
+    def folds_k_scale(self) -> bool:
+        """All keys of a CTA have one scale, which is part of the factor of softmax."""
+        return self.k_scale in ("tensor", "head")
+
+
+def forms_of(spec: Spec, *, debug: bool) -> Forms:
+    """The forms of a spec that :mod:`mla_codegen.plan.sm100.support` lets pass."""
+    return Forms(
+        q_scale=spec.scales.q,
+        k_scale=spec.scales.k,
+        v_scale=spec.scales.v,
+        q_dense=spec.layout.q == "dense",
+        kv_dense=spec.layout.kv == "dense",
+        group=spec.heads.group,
+        out=spec.dtypes.out,
+        lse=spec.softmax.lse,
+        mask=str(spec.mask),
+        debug=debug,
+    )

@@ -1,0 +1,65 @@
+"""Which headers of the primitive layer a Blackwell kernel needs."""
+
+from __future__ import annotations
+
+from mla_codegen.plan.model import Sm100Mma
+from mla_codegen.plan.sm100.attention import FA4Config
+from mla_codegen.plan.sm100.forms import Forms
+from mla_codegen.plan.sm100.names import o_group_cols
+
+
+def device_primitives(config: FA4Config, mma: Sm100Mma, forms: Forms) -> tuple[str, ...]:
+    """Headers in a fixed order, only those that the kernel uses."""
+    kinds, o_cols = {mma.nope, mma.rope, mma.pv}, o_group_cols(config.ov_depth)
+    p_cols = 8 if config.operands.qkv_bytes == 1 else 16
+    used = {
+        "types": True,
+        "layout": True,
+        "thread": True,
+        "lane_index": True,
+        "barrier": True,
+        "mbarrier": True,
+        "mbarrier_wait": not forms.debug,
+        "mbarrier_wait_debug": forms.debug,
+        "fence": True,
+        "tma": True,
+        "tma_3d": not (forms.q_dense and forms.kv_dense),
+        "tma_4d": forms.q_dense or forms.kv_dense,
+        "shared_memory": True,
+        "ld_shared_u32": True,
+        "ld_shared_f32": True,
+        "ld_shared_v4_f32": forms.scales_columns,
+        "ld_shared_v4_u32": True,
+        "st_shared_f32": True,
+        "st_shared_v4_u32": True,
+        "ld_global_f32": forms.carries_scales,
+        "ld_global_i32": not (forms.q_dense and forms.kv_dense),
+        "st_global_f32": forms.lse != "none",
+        "st_global_v4_u32": True,
+        "vote": True,
+        "bits": True,
+        "exponent": True,
+        "lg2": forms.lse != "none",
+        **{f"convert_{kind}": True for kind in sorted({config.operands.qkv, forms.out} - {"f32"})},
+        "math": True,
+        "f32x2": True,
+        "setmaxnreg": True,
+        "tcgen05_alloc": True,
+        "tcgen05_fence": True,
+        "tcgen05_wait": True,
+        "tcgen05_commit": True,
+        "tcgen05_mma_f8f6f4": "tcgen05_mma_f8f6f4" in kinds,
+        "tcgen05_mma_f16": "tcgen05_mma_f16" in kinds,
+        "tcgen05_ld_32x32b_x16_f32": o_cols == 16,
+        "tcgen05_ld_32x32b_x32_f32": True,
+        "tcgen05_st_32x32b_x16_f32": o_cols == 16,
+        "tcgen05_st_32x32b_x32_f32": o_cols == 32,
+        "tcgen05_st_32x32b_x8_u32": p_cols == 8,
+        "tcgen05_st_32x32b_x16_u32": p_cols == 16,
+    }
+    return tuple(f"primitives/device/{name}.cuh" for name, is_used in used.items() if is_used)
+
+
+COMMON_PRIMITIVES = tuple(
+    f"primitives/common/{name}.cuh" for name in ("field_at", "pipeline_state", "tcgen05_descriptor")
+)
