@@ -71,6 +71,7 @@ COUNTERS = (
     "tma_copies",
     "tma_bytes",
     "wgmma",
+    "tcgen05",
     "macs",
     "mbarrier_waits",
     "barrier_arrivals",

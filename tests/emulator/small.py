@@ -13,13 +13,19 @@ from mla_codegen.emulator.compiler import build_kernel
 from mla_codegen.emulator.launcher import launcher_source
 from mla_codegen.emulator.native import GlobalRange, KernelLibrary, RunConfig, RunResult
 from mla_codegen.emulator.packing import pack_map
+from mla_codegen.resources import primitives_folder
 
 KERNELS = Path(__file__).parent / "kernels"
 
 
 def source_with(name: str, constants: Mapping[str, str]) -> str:
-    """The source with `constexpr TYPE NAME = ...;` and `using NAME = ...;` given other values."""
+    """The source with `constexpr TYPE NAME = ...;` and `using NAME = ...;` given other values.
+
+    Common primitives, which it includes by their file's name, stand in it as they do in a generated file.
+    """
     text = (KERNELS / f"{name}.cu").read_text()
+    common = primitives_folder() / "common"
+    text = re.sub(r'#include "(\w+\.cuh)"\n', lambda match: (common / match[1]).read_text(), text)
     for constant, value in constants.items():
         text, count = re.subn(rf"\b{constant} = [^;]*;", f"{constant} = {value};", text, count=1)
         assert count == 1, f"{name}.cu has no constant {constant}"

@@ -144,21 +144,24 @@ void mbarrier_wait(u32 address, u32 phase, int line) {
   if (e.tracing) record(EventKind::wait_mbarrier, begin, f.time, address, line, f.thread);
 }
 
+// What signals a barrier from outside the thread needs its initialisation made visible.
+static void check_init_fenced(const Mbarrier& b, const Fiber& f, int line, const char* what) {
+  const Fiber& creator = engine->fibers[b.init_thread];
+  const u32 seen = f.clock[b.init_thread];
+  if (saw_fence(creator.init_fences, b.init_clock, seen) || saw_fence(creator.async_fences, b.init_clock, seen))
+    return;
+  report(HazardKind::proxy_fence, line, (int)b.init_line,
+         "%s signals @b%u, whose mbarrier.init at line %u has no fence_mbarrier_init after it", what, b.address,
+         b.init_line);
+}
+
 // For the copy engine: checks, and counts a copy issued to the barrier's current phase.
 u32 barrier_for_copy(u32 address, u32 bytes, int line) {
-  Engine& e = *engine;
   Fiber& f = current();
   Mbarrier& b = find_mbarrier(address, line);
-  if (e.checks) {
+  if (engine->checks) {
     check_initialised(b, f, line);
-    const Fiber& creator = e.fibers[b.init_thread];
-    const u32 seen = f.clock[b.init_thread];
-    if (!saw_fence(creator.init_fences, b.init_clock, seen) &&
-        !saw_fence(creator.async_fences, b.init_clock, seen)) {
-      report(HazardKind::proxy_fence, line, (int)b.init_line,
-             "a copy signals @b%u, whose mbarrier.init at line %u has no fence_mbarrier_init after it",
-             address, b.init_line);
-    }
+    check_init_fenced(b, f, line, "a copy");
   }
   b.issued_bytes += bytes;
   return index_of(b);
@@ -197,6 +200,37 @@ void complete_word_copies_on(u32 index, u64 time, Operation& op) {
     report(HazardKind::barrier, (int)op.line, 0, "@b%u gets more arrivals than its count of %u in phase %u",
            b.address, b.arrivals, b.phase);
     engine->failed = true;
+    return;
+  }
+  complete_phase_if_due(b);
+}
+
+// For tcgen05.commit: checks when it is issued, and its arrival once the products before it are complete. The
+// clock is that of the thread at the commit, with the products in it.
+u32 barrier_for_commit(u32 address, int line) {
+  Fiber& f = current();
+  Mbarrier& b = find_mbarrier(address, line);
+  if (engine->checks) {
+    check_initialised(b, f, line);
+    check_init_fenced(b, f, line, "tcgen05.commit");
+  }
+  return index_of(b);
+}
+
+void complete_commit_on(u32 index, const u32* clock, u64 time, int line) {
+  Engine& e = *engine;
+  Mbarrier& b = e.mbarriers[index];
+  ++e.counters.barrier_arrivals;
+  if (e.checks) {
+    if (clock[barrier_component(index)] < b.phase) report_timing(b, line);
+    join(b.arrived, clock);
+  }
+  b.time_arrived = std::max(b.time_arrived, time);
+  if (--b.pending < 0) {
+    b.pending = 0;
+    report(HazardKind::barrier, line, 0, "@b%u gets more arrivals than its count of %u in phase %u", b.address,
+           b.arrivals, b.phase);
+    e.failed = true;
     return;
   }
   complete_phase_if_due(b);

@@ -1,7 +1,7 @@
 // State of one CTA under emulation, shared by the parts of the engine.
 //
 // Order of events is judged by vector clocks. A clock has a component per thread, per mbarrier (phases
-// completed) and per named barrier (generations completed). An asynchronous operation has no clock of its
+// completed), per named barrier (generations completed) and per pipe of tcgen05.mma (products completed). An asynchronous operation has no clock of its
 // own: a thread is ordered after it only through the mbarrier phase that it completes, or through a
 // wait_group.
 #pragma once
@@ -14,6 +14,7 @@
 #include "engine_api.hpp"
 #include "fiber.hpp"
 #include "launch.hpp"
+#include "tensor_memory.hpp"
 
 namespace mla::emulator {
 
@@ -21,6 +22,7 @@ constexpr u32 kMaxThreads = 1024;
 constexpr u32 kMaxMbarriers = 64;
 constexpr u32 kNamedBarriers = 16;
 constexpr u32 kWarpgroupThreads = 128;
+constexpr u32 kMaxWarpgroups = kMaxThreads / kWarpgroupThreads;
 constexpr u32 kNever = 0xFFFFFFFFu;
 constexpr u32 kMaxHazards = 64;
 
@@ -37,6 +39,10 @@ enum class HazardKind : u8 {
   bounds,
   alignment,
   wgmma,
+  tcgen05,
+  tcgen05_wait,
+  tcgen05_fence,
+  tmem,
   divergence,
   at_exit,
   internal
@@ -57,7 +63,7 @@ struct Hazard {
 };
 
 struct Counters {
-  u64 ctas, switches, tma_copies, tma_bytes, wgmma, macs, mbarrier_waits, barrier_arrivals, hazards;
+  u64 ctas, switches, tma_copies, tma_bytes, wgmma, tcgen05, macs, mbarrier_waits, barrier_arrivals, hazards;
 };
 
 enum class EventKind : u32 {
@@ -78,16 +84,16 @@ struct TraceEvent {
   u32 line;
 };
 
-enum class OperationKind : u8 { tma_load, tma_store, word_copies, wgmma };
+enum class OperationKind : u8 { tma_load, tma_store, word_copies, wgmma, tensor_mma };
 struct Operation {
   OperationKind kind;
   bool done;
-  u16 warpgroup;
+  u16 warpgroup;  // of a wgmma; of a tcgen05.mma its pipe
   u32 line;
   u32 thread;
   u32 barrier;  // index of the mbarrier that it completes on, kNever for none
   u32 phase;    // phase that its completion counts in, once done
-  u32 group;    // wgmma group, or clock of its thread's wait for it (kNever before)
+  u32 group;    // wgmma group, number in its pipe, or clock of its thread's wait for it (kNever before)
 };
 
 // The last writer of a 4-byte word of shared memory and a list of its ordinary readers since.
@@ -163,6 +169,7 @@ struct Fiber : ThreadView {
   u32 word_operation;  // the word copies since the last arrive; 0 for none
   std::vector<WordCopy> open_words;
   u32 registers;
+  TensorThread tensor;
 };
 
 struct Shadow {
@@ -285,6 +292,7 @@ struct Engine {
   std::vector<u32> register_waiters;
   u64 tensor_time = 0, copy_time = 0;
   MmaOperands operands;
+  TensorMemory tensor;
 
   std::vector<Hazard> hazards;
   Counters counters{};
@@ -312,6 +320,7 @@ inline u64 now() {
 // ---- clocks ----
 inline u32 barrier_component(u32 index) { return engine->threads + index; }
 inline u32 named_component(u32 id) { return engine->threads + kMaxMbarriers + id; }
+inline u32 pipe_component(u32 index) { return engine->threads + kMaxMbarriers + kNamedBarriers + index; }
 inline void join(u32* __restrict into, const u32* __restrict from) {
   const u32 n = engine->components;
   for (u32 i = 0; i < n; ++i) into[i] = into[i] > from[i] ? into[i] : from[i];
@@ -333,8 +342,17 @@ void check_operand(const OperandWriters& writers, const u32* clock, u32 thread, 
 void mark_read(u32 address, u32 warpgroup, u32 operation);
 bool saw_fence(const std::vector<u32>& fences, u32 write_clock, u32 seen);
 
+// ---- what is in flight (scheduler.cpp) ----
+bool in_flight();
+bool complete_one_operation();
+inline void complete_early() {
+  if (engine->policy != Policy::early) return;
+  while (complete_one_operation()) {
+  }
+}
+
 // ---- copy engine (tma.cpp), and what it needs of its barrier (barriers.cpp) ----
-bool complete_one_copy();
+void complete_copy(u32 pick);
 u32 barrier_for_copy(u32 address, u32 bytes, int line);
 void complete_copy_on(u32 index, u32 bytes, u64 time, Operation& op);
 u32 barrier_for_word_copies(u32 address, int line);
@@ -342,11 +360,37 @@ void complete_word_copies_on(u32 index, u64 time, Operation& op);
 void move_words(const PendingCopy& copy);
 const GlobalRange& find_range(const void* pointer, u32 bytes, int line, const char* what);
 
+// ---- warps (warps.cpp): the last lane to arrive runs `finish` while the others still wait ----
+using Finish = void (*)(Warp& warp, u32 warp_index, int line);
+void collect(u32 value, void* payload, const char* what, int line, Finish finish);
+
+// ---- tensor memory ----
+// Allocation (tmem.cpp).
+void check_allocated(u32 column, u32 columns, int line, const char* what);
+void check_tensor_memory_at_exit();
+void reset_tensor_memory();
+// Order of accesses (tmem_shadow.cpp).
+void check_tmem_transfer(const TmemRegion& region, bool store, u32 warp, int line, const char* what);
+void check_tmem_product(const TmemRegion& region, bool reads, bool writes, u32 operation, int line,
+                        const char* what);
+void check_tmem_unused(const TmemRegion& region, int line, const char* what);
+void note_tmem_load(const TmemRegion& region, u32 access);
+void note_tmem_store(const TmemRegion& region, u32 access);
+void note_tmem_product(const TmemRegion& region, u32 operation);
+void note_tmem_operand(const TmemRegion& region, u32 operation);
+// Products (tcgen05.cpp), and their arrival at a barrier (barriers.cpp).
+u32 busy_pipes();
+void run_pipe(u32 busy);
+u32 barrier_for_commit(u32 address, int line);
+void complete_commit_on(u32 index, const u32* clock, u64 time, int line);
+
 // ---- arithmetic (mma_arithmetic.cpp) ----
+// Hopper keeps 13 bits of e4m3 sums, Blackwell 25 and fp32.
+enum class TensorCore : u8 { hopper, blackwell };
 // Decodes rows of 32 bytes; element j of row i goes to out[i * row_pitch + j * element_pitch].
 // True when an e4m3 code is NaN.
 bool decode_rows(const u8* bytes, int rows, MmaType type, float* out, int row_pitch, int element_pitch);
 // d[64][n] += a * b.
-void multiply(float* d, int n, const MmaOperands& operands, MmaType type, bool exact);
+void multiply(float* d, int n, const MmaOperands& operands, MmaType type, TensorCore core, bool exact);
 
 }  // namespace mla::emulator

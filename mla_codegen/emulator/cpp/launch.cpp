@@ -97,13 +97,17 @@ const TraceEvent* mla_emulator_events(const Results* r) { return r->trace.data()
 void mla_emulator_free(Results* r) { delete r; }
 
 // For tests: d[64][n] = c + a * b as a tensor core computes it; rows of a and b are 32 bytes.
-void mla_emulator_multiply(u32 type, u32 exact, u32 n, const mla::u8* a, const mla::u8* b, float* d) {
+void mla_emulator_multiply_on(u32 core, u32 type, u32 exact, u32 n, const mla::u8* a, const mla::u8* b,
+                              float* d) {
   auto operands = std::make_unique<MmaOperands>();
   const MmaType t = static_cast<MmaType>(type);
   operands->k = t == MmaType::e4m3 ? 32 : 16;
   operands->irregular = decode_rows(a, 64, t, &operands->a[0][0], 32, 1);
   operands->irregular |= decode_rows(b, (int)n, t, &operands->b[0][0], 1, kOperandPitch);
-  multiply(d, (int)n, *operands, t, exact != 0);
+  multiply(d, (int)n, *operands, t, static_cast<TensorCore>(core), exact != 0);
+}
+void mla_emulator_multiply(u32 type, u32 exact, u32 n, const mla::u8* a, const mla::u8* b, float* d) {
+  mla_emulator_multiply_on(0, type, exact, n, a, b, d);
 }
 
 }  // extern "C"

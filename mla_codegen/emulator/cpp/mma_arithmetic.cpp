@@ -3,7 +3,8 @@
 // One instruction adds its products and the accumulator in fixed point. All terms are aligned to the largest
 // exponent among them (of a product: the sum of its factors' exponents), cut toward zero some bits after the
 // point, and added exactly; the sum is cut toward zero. e4m3 keeps 13 bits of the terms and of the sum, which
-// is why long rows drift; bf16 and fp16 keep 25 bits of the terms and the sum's fp32.
+// is why long rows drift; bf16 and fp16 keep 25 bits of the terms and the sum's fp32. Blackwell does the latter
+// for e4m3 too.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -26,9 +27,14 @@ struct Fp8 {
   using Exponent = signed char;
   typedef signed char Exponents __attribute__((vector_size(32)));
   typedef signed char EightExponents __attribute__((vector_size(8)));
-  static constexpr int kProducts = 32;
+  static constexpr int kProducts = 32, kProductsPerSum = 32;
   static constexpr int kFractionBits = 13;
   static constexpr int kZeroExponent = -60;  // stands for the exponent of 0
+};
+// e4m3 on Blackwell: as 16-bit types, but 32 products, in two parts that fit a 32-bit sum each.
+struct WideFp8 : Fp8 {
+  static constexpr int kProductsPerSum = 16;
+  static constexpr int kFractionBits = 25;
 };
 // bf16, fp16: 16 products below 2^27 just fit a 32-bit sum; the accumulator joins in fp64. Sums whose terms
 // are all below 2^-100 are cut at 2^-125.
@@ -36,7 +42,7 @@ struct Halves {
   using Exponent = short;
   typedef short Exponents __attribute__((vector_size(32)));
   typedef short EightExponents __attribute__((vector_size(16)));
-  static constexpr int kProducts = 16;
+  static constexpr int kProducts = 16, kProductsPerSum = 16;
   static constexpr int kFractionBits = 25;
   static constexpr int kZeroExponent = -100;
 };
@@ -161,19 +167,24 @@ static void multiply_aligned(float* d, int n, const MmaOperands& o, MmaType type
       top = top > Format::kZeroExponent ? top : (Ints){} + Format::kZeroExponent;
       const Floats scale = power_of_two(Format::kFractionBits - top);
       const Ints carried = __builtin_convertvector(accumulator * scale, Ints);
-      Ints sum{};
-      for (int k = 0; k < Format::kProducts; ++k) {
-        const Floats product = o.a[row][k] * load<Floats>(&o.b[k][column]);
-        sum += __builtin_convertvector(product * scale, Ints);
-      }
+      auto sum_of = [&](int first, int last) {
+        Ints sum{};
+        for (int k = first; k < last; ++k) {
+          const Floats product = o.a[row][k] * load<Floats>(&o.b[k][column]);
+          sum += __builtin_convertvector(product * scale, Ints);
+        }
+        return sum;
+      };
+      const Ints sum = sum_of(0, Format::kProductsPerSum);
       Floats kept;
       if constexpr (Format::kFractionBits < 23) {
         // Below 2^24, so exact as fp32; then cut to the bits that the accumulator keeps.
         kept = __builtin_convertvector(sum + carried, Floats);
         kept = (Floats)((Ints)kept & ~((1 << (23 - Format::kFractionBits)) - 1));
       } else {
-        const Doubles total =
-            __builtin_convertvector(sum, Doubles) + __builtin_convertvector(carried, Doubles);
+        Doubles total = __builtin_convertvector(sum, Doubles) + __builtin_convertvector(carried, Doubles);
+        for (int k = Format::kProductsPerSum; k < Format::kProducts; k += Format::kProductsPerSum)
+          total += __builtin_convertvector(sum_of(k, k + Format::kProductsPerSum), Doubles);
         const Longs bits = (Longs)total & ~((1ll << 29) - 1);  // cut to the bits of fp32
         kept = __builtin_convertvector((Doubles)bits, Floats);
       }
@@ -190,9 +201,11 @@ static bool out_of_range(const float* d, int count) {
   return largest >= bits_of(kLargestAccumulator);
 }
 
-static void multiply_regular(float* d, int n, const MmaOperands& o, MmaType type) {
-  if (type == MmaType::e4m3) {
+static void multiply_regular(float* d, int n, const MmaOperands& o, MmaType type, TensorCore core) {
+  if (type == MmaType::e4m3 && core == TensorCore::hopper) {
     multiply_aligned<Fp8>(d, n, o, type);
+  } else if (type == MmaType::e4m3) {
+    multiply_aligned<WideFp8>(d, n, o, type);
   } else {
     multiply_aligned<Halves>(d, n, o, type);
   }
@@ -200,7 +213,7 @@ static void multiply_regular(float* d, int n, const MmaOperands& o, MmaType type
 
 // Rows of A, columns of B and accumulators that the fixed-point path cannot take are summed in fp32; the bits of
 // all other elements are what they are without them.
-static void multiply_mixed(float* d, int n, const MmaOperands& o, MmaType type) {
+static void multiply_mixed(float* d, int n, const MmaOperands& o, MmaType type, TensorCore core) {
   const auto copy = std::make_unique<MmaOperands>(o);  // too large for the stack of an emulated thread
   MmaOperands& regular = *copy;
   bool row_is_plain[64] = {}, column_is_plain[256] = {};
@@ -219,18 +232,18 @@ static void multiply_mixed(float* d, int n, const MmaOperands& o, MmaType type) 
     is_plain[i] = row_is_plain[i / n] || column_is_plain[i % n] || out_of_range(d + i, 1);
     if (is_plain[i]) d[i] = 0.0f;
   }
-  multiply_regular(d, n, regular, type);
+  multiply_regular(d, n, regular, type, core);
   for (int i = 0; i < 64 * n; ++i)
     if (is_plain[i]) d[i] = plain[i];
 }
 
-void multiply(float* d, int n, const MmaOperands& o, MmaType type, bool exact) {
+void multiply(float* d, int n, const MmaOperands& o, MmaType type, TensorCore core, bool exact) {
   if (exact) {
     multiply_plain(d, n, o);
   } else if (o.irregular || out_of_range(d, 64 * n)) {
-    multiply_mixed(d, n, o, type);
+    multiply_mixed(d, n, o, type, core);
   } else {
-    multiply_regular(d, n, o, type);
+    multiply_regular(d, n, o, type, core);
   }
 }
 

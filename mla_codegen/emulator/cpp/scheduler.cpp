@@ -12,8 +12,9 @@ thread_local Engine* engine MLA_EMULATOR_TLS = nullptr;
 
 const char* name_of(HazardKind kind) {
   static const char* const names[] = {
-      "race",   "uninitialised", "proxy-fence", "barrier",    "transaction", "deadlock", "registers",
-      "bounds", "alignment",     "wgmma",       "divergence", "at-exit",     "internal"};
+      "race",      "uninitialised", "proxy-fence",  "barrier",       "transaction", "deadlock",
+      "registers", "bounds",        "alignment",    "wgmma",         "tcgen05",     "tcgen05-wait",
+      "tcgen05-fence", "tmem",      "divergence",   "at-exit",       "internal"};
   return names[static_cast<int>(kind)];
 }
 
@@ -61,6 +62,12 @@ void fatal(HazardKind kind, int line, const char* format, ...) {
 }
 
 void poison_used(const char* what, int line) {
+  if (engine->running != nullptr && !current().tensor.loads.empty()) {
+    report(HazardKind::tcgen05_wait, line, current().tensor.loads.front().line,
+           "%s uses a register of a tcgen05.ld, at line %d at the earliest, before a tcgen05.wait::ld names it", what,
+           current().tensor.loads.front().line);
+    return;
+  }
   report(HazardKind::wgmma, line, 0,
          "%s uses a value that is not there yet: an accumulator before its wait_group names it, or shared "
          "memory before its "
@@ -123,7 +130,30 @@ static void fiber_entry() {
     report(HazardKind::at_exit, (int)e.operations[f.word_operation].line, 0,
            "a thread ends while its cp.async is in flight, and neither a wait nor an mbarrier covers it");
   }
+  if (!f.tensor.loads.empty() || !f.tensor.stores.empty()) {
+    const bool store = f.tensor.loads.empty();
+    report(HazardKind::at_exit, store ? f.tensor.stores[0].line : f.tensor.loads[0].line, 0,
+           "a thread ends while its tcgen05.%s is in flight, no tcgen05.wait::%s %s", store ? "st" : "ld",
+           store ? "st" : "ld", store ? "follows" : "names its registers");
+  }
   for (;;) fiber_switch(f.context, e.scheduler);
+}
+
+// ---- what is in flight: bulk copies, and products in the order of their pipe ----
+
+bool in_flight() { return !engine->copies.empty() || busy_pipes() != 0; }
+
+bool complete_one_operation() {
+  Engine& e = *engine;
+  const u32 copies = (u32)e.copies.size(), total = copies + busy_pipes();
+  if (total == 0) return false;
+  const u32 pick = e.policy == Policy::early ? 0 : e.random.below(total);
+  if (pick < copies) {
+    complete_copy(pick);
+  } else {
+    run_pipe(pick - copies);
+  }
+  return true;
 }
 
 // ---- deadlock ----
@@ -197,7 +227,7 @@ static void report_deadlock() {
 static void reset(Engine& e) {
   const RunConfig& c = e.config;
   e.threads = e.live = c.threads;
-  e.components = (e.threads + kMaxMbarriers + kNamedBarriers + 15) / 16 * 16;
+  e.components = (e.threads + kMaxMbarriers + kNamedBarriers + kTensorPipes + 15) / 16 * 16;
   e.failed = false;
   e.policy = (Policy)c.policy;
   e.checks = c.checks != 0;
@@ -241,6 +271,7 @@ static void reset(Engine& e) {
     g.last_read.assign(e.smem_end / 16, 0);
     g.register_warps = 0;
   }
+  reset_tensor_memory();
   const u32 registers = c.launch_registers;
   e.register_pool = 0;  // all of the launch allocation belongs to the warps
   e.fibers.resize(e.threads);
@@ -264,6 +295,7 @@ static void reset(Engine& e) {
     f.word_operation = 0;
     f.open_words.clear();
     f.registers = registers;
+    f.tensor = {};
     fiber_prepare(f.context, e.stacks.stack(i), e.stacks.bytes(i), fiber_entry);
     wake(i);
   }
@@ -280,6 +312,7 @@ static void reset(Engine& e) {
 
 static void check_exit(Engine& e) {
   e.running = nullptr;
+  check_tensor_memory_at_exit();
   for (u32 i = 0; i < e.threads; ++i) {
     if (e.fibers[i].registers == e.fibers[i / kWarpgroupThreads * kWarpgroupThreads].registers) continue;
     report(HazardKind::registers, 0, 0,
@@ -309,9 +342,9 @@ void run_cta(Engine& e, u32 x, u32 y, u32 z) {
   ++e.counters.ctas;
   const u32 switch_odds = e.policy == Policy::random ? 2 : 8;
   while (e.live > 0 && !e.failed) {
-    if (e.policy == Policy::random && !e.copies.empty() && e.random.below(8) == 0) complete_one_copy();
+    if (e.policy == Policy::random && in_flight() && e.random.below(8) == 0) complete_one_operation();
     if (e.ready_warps.empty()) {
-      if (complete_one_copy()) continue;
+      if (complete_one_operation()) continue;
       e.running = nullptr;
       report_deadlock();
       break;

@@ -13,14 +13,18 @@ const char* describe(const Operation& op) {
       return "cp.async";
     case OperationKind::wgmma:
       return "wgmma";
+    case OperationKind::tensor_mma:
+      return "tcgen05.mma";
   }
   return "?";
 }
 
 // A copy is complete for whoever saw the phase it counts in; a wgmma for whoever is ordered after a
-// wait_group of any thread of its warpgroup (a wgmma-group belongs to the warpgroup).
+// wait_group of any thread of its warpgroup (a wgmma-group belongs to the warpgroup); a tcgen05.mma for whoever
+// saw the phase that a later commit of its thread arrived in.
 bool operation_before(const Operation& op, const u32* clock) {
   const Engine& e = *engine;
+  if (op.kind == OperationKind::tensor_mma) return clock[pipe_component(op.warpgroup)] >= op.group;
   if (op.kind != OperationKind::wgmma) {
     if (op.done && op.barrier != kNever && clock[barrier_component(op.barrier)] >= op.phase) return true;
     return op.group != kNever && clock[op.thread] >= op.group;
@@ -57,6 +61,8 @@ void check_bounds(u32 address, u32 bytes, u32 alignment, int line, const char* w
 }
 
 // ---- one word against its last writer and its readers ----
+
+using PassedReaders = std::array<u32, kMaxWarpgroups + kTensorPipes>;
 
 static void check_after_write(const Cell& c, u32 address, const u32* clock, u32 thread, bool reads, int line,
                               const char* what, u32& passed) {
@@ -97,20 +103,27 @@ static void check_after_reads(const Cell& c, u32 address, const u32* clock, u32 
   }
 }
 
-static void check_after_operations(u32 address, const u32* clock, int line, const char* what,
-                                   u32 (&passed)[8]) {
-  const Engine& e = *engine;
-  for (u32 g = 0; g < e.warpgroups.size(); ++g) {
-    const u32 index = e.warpgroups[g].last_read[address / 16];
-    if (index == 0 || index == passed[g]) continue;
-    const Operation& op = e.operations[index];
-    if (!operation_before(op, clock)) {
-      report(HazardKind::race, line, (int)op.line,
-             "%s of @s%u while the %s at line %u may still read it: its wait_group is not ordered before",
-             what, address, describe(op), op.line);
-    }
-    passed[g] = index;
+static void check_after_operation(u32 index, u32 address, const u32* clock, int line, const char* what,
+                                  u32& passed) {
+  if (index == 0 || index == passed) return;
+  const Operation& op = engine->operations[index];
+  if (!operation_before(op, clock)) {
+    report(HazardKind::race, line, (int)op.line,
+           "%s of @s%u while the %s at line %u may still read it: its %s is not ordered before", what, address,
+           describe(op), op.line, op.kind == OperationKind::tensor_mma ? "commit" : "wait_group");
   }
+  passed = index;
+}
+
+// The last operation of each warpgroup and of each pipe that reads these 16 bytes.
+static void check_after_operations(u32 address, const u32* clock, int line, const char* what,
+                                   PassedReaders& passed) {
+  const Engine& e = *engine;
+  for (u32 g = 0; g < e.warpgroups.size(); ++g)
+    check_after_operation(e.warpgroups[g].last_read[address / 16], address, clock, line, what, passed[g]);
+  for (u32 p = 0; p < e.tensor.pipes.size(); ++p)
+    check_after_operation(e.tensor.pipes[p].last_read[address / 16], address, clock, line, what,
+                          passed[kMaxWarpgroups + p]);
 }
 
 static void forget_readers(Cell& c) {
@@ -185,7 +198,7 @@ void note_write(u32 address, u32 bytes, int line) {
   if (!e.checks) return;
   const Fiber& f = current();
   u32 passed = 0;
-  u32 passed_reads[8] = {};
+  PassedReaders passed_reads{};
   for (u32 a = address & ~3u; a < address + bytes; a += 4) {
     Cell& c = e.cells[a / 4];
     check_after_write(c, a, f.clock, f.thread, false, line, "write", passed);
@@ -207,7 +220,7 @@ void note_copy_write(u32 address, u32 bytes, u32 operation, int line) {
   const Fiber& f = current();
   const char* what = describe(e.operations[operation]);
   u32 passed = 0;
-  u32 passed_reads[8] = {};
+  PassedReaders passed_reads{};
   for (u32 a = address; a < address + bytes; a += 4) {
     Cell& c = e.cells[a / 4];
     if (c.writer != Writer::nobody) check_after_write(c, a, f.clock, f.thread, false, line, what, passed);

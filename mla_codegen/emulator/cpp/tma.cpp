@@ -75,10 +75,7 @@ void tma_load(u32 destination, const void* map, u32 barrier, const i32* at, int 
     record(EventKind::tma, f.time, copy.ready_time, bytes, line, kNever);
   }
   e.copies.push_back(copy);
-  if (e.policy == Policy::early) {
-    while (complete_one_copy()) {
-    }
-  }
+  complete_early();
 }
 
 void tma_store(const void* map, u32 source, const i32* at, int rank, int line) {
@@ -99,10 +96,7 @@ void tma_store(const void* map, u32 source, const i32* at, int rank, int line) {
   ++e.counters.tma_copies;
   e.counters.tma_bytes += copy.bytes;
   e.copies.push_back(copy);
-  if (e.policy == Policy::early) {
-    while (complete_one_copy()) {
-    }
-  }
+  complete_early();
 }
 
 void tma_store_commit() {
@@ -116,7 +110,7 @@ void tma_store_wait(u32 pending, bool, int) {
   Fiber& f = current();
   while (f.bulk_groups.size() > pending) {
     for (const u32 index : f.bulk_groups.front()) {
-      while (!e.operations[index].done && complete_one_copy()) {
+      while (!e.operations[index].done && complete_one_operation()) {
       }
       e.operations[index].group = clock_of(f);
     }
@@ -194,17 +188,15 @@ static void perform(const PendingCopy& copy) {
   }
 }
 
-bool complete_one_copy() {
+void complete_copy(u32 pick) {
   Engine& e = *engine;
-  if (e.copies.empty()) return false;
-  const u32 pick = e.policy == Policy::early ? 0 : e.random.below((u32)e.copies.size());
   const PendingCopy copy = std::move(e.copies[pick]);
   e.copies.erase(e.copies.begin() + pick);
   Operation& op = e.operations[copy.operation];
   if (copy.kind == OperationKind::word_copies) {
     move_words(copy);
     complete_word_copies_on(copy.barrier, copy.ready_time, op);
-    return true;
+    return;
   }
   perform(copy);
   if (copy.kind == OperationKind::tma_store) {
@@ -212,7 +204,6 @@ bool complete_one_copy() {
   } else {
     complete_copy_on(copy.barrier, copy.bytes, copy.ready_time, op);
   }
-  return true;
 }
 
 }  // namespace mla::emulator

@@ -5,9 +5,7 @@ namespace mla::emulator {
 
 // ---- collectives of a warp ----
 
-using Finish = void (*)(Warp& warp, u32 warp_index, int line);
-
-static void collect(u32 value, void* payload, const char* what, int line, Finish finish) {
+void collect(u32 value, void* payload, const char* what, int line, Finish finish) {
   Engine& e = *engine;
   Fiber& f = current();
   const u32 index = f.thread / 32, lane = f.thread % 32;

@@ -3,22 +3,16 @@
 #include <algorithm>
 
 #include "engine.hpp"
+#include "matrices.hpp"
 
 namespace mla::emulator {
 
 // ---- matrix descriptors ----
 
-struct Matrix {
-  u32 start, leading, stride, width;  // bytes; width is the swizzle's row, 16 for none
-  bool mn_major;
-};
-
-// PTX ISA, wgmma matrix descriptor. Rows of the swizzle pattern come from the address bits, as in the
-// hardware.
+// PTX ISA, wgmma matrix descriptor.
 static Matrix decode(u64 descriptor, bool mn_major, int line, const char* operand) {
   static constexpr u32 widths[4] = {16, 128, 64, 32};
-  Matrix m{(u32)(descriptor & 0x3FFF) << 4, (u32)(descriptor >> 16 & 0x3FFF) << 4,
-           (u32)(descriptor >> 32 & 0x3FFF) << 4, widths[descriptor >> 62], mn_major};
+  const Matrix m = matrix_of(descriptor, widths[descriptor >> 62], mn_major);
   if (descriptor >> 49 & 7) {
     fatal(HazardKind::wgmma, line,
           "operand %s has a matrix descriptor with base_offset %d, only 0 is modelled", operand,
@@ -30,38 +24,6 @@ static Matrix decode(u64 descriptor, bool mn_major, int line, const char* operan
            m.width);
   }
   return m;
-}
-
-// Address of the 16-byte unit `unit` (8 or 16 elements along the contiguous direction) of line `row` (the
-// other one).
-static u32 unit_address(const Matrix& m, u32 row, u32 unit) {
-  u32 a;
-  if (!m.mn_major) {
-    a = m.width == 16 ? m.start + row / 8 * m.stride + unit * m.leading + row % 8 * 16
-                      : m.start + row / 8 * m.stride + row % 8 * m.width + unit * 16;
-  } else {
-    const u32 units = m.width / 16;
-    a = m.width == 16
-            ? m.start + unit * m.stride + row / 8 * m.leading + row % 8 * 16
-            : m.start + unit / units * m.leading + row / 8 * m.stride + row % 8 * m.width + unit % units * 16;
-  }
-  return m.width == 16 ? a : a ^ ((a >> 3) & (m.width - 16));
-}
-
-template <class Visit>
-static void for_units(const Matrix& m, u32 first_row, u32 rows, u32 units, int line, const char* operand,
-                      Visit&& visit) {
-  const Engine& e = *engine;
-  for (u32 row = first_row; row < first_row + rows; ++row) {
-    for (u32 unit = 0; unit < units; ++unit) {
-      const u32 a = unit_address(m, row, unit);
-      if (a < kSmemBase || a + 16 > e.smem_end) {
-        fatal(HazardKind::bounds, line, "operand %s reaches shared-memory offset %d, the CTA has %u bytes",
-              operand, (int)(a - kSmemBase), e.config.smem_bytes);
-      }
-      visit(a, row, unit);
-    }
-  }
 }
 
 // ---- execution, when the last of the 128 threads has issued ----
@@ -100,7 +62,7 @@ static void execute(Warpgroup& g, PendingMma& p, int line) {
   }
   Shadow& s = *g.shadows[p.shadow];
   if (p.accumulate == 0) std::fill(s.d, s.d + 64 * n, 0.0f);
-  multiply(s.d, (int)n, operands, p.shape.type, e.config.exact_arithmetic != 0);
+  multiply(s.d, (int)n, operands, p.shape.type, TensorCore::hopper, e.config.exact_arithmetic != 0);
   ++e.counters.wgmma;
   e.counters.macs += 64ull * n * k;
 }

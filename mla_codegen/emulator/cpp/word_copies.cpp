@@ -46,10 +46,7 @@ void word_copies_arrive(u32 barrier, int line) {
   f.open_words.clear();
   f.word_operation = 0;
   e.copies.push_back(std::move(copy));
-  if (e.policy == Policy::early) {
-    while (complete_one_copy()) {
-    }
-  }
+  complete_early();
 }
 
 // Completes what this thread has issued, in flight or not yet put on a barrier.
