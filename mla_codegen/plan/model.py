@@ -546,8 +546,8 @@ class Sm100Names:
     """Words that role functions of a Blackwell kernel are made of.
 
     Tiles and barriers of K_nope and V, which are the same where the two share a ring, and the index of the
-    buffer of K_rope; conversions of P and of the output; columns of O that a thread handles at a time; what is
-    in the factor of softmax, and the error of its polynomial.
+    buffer of K_rope; conversions of P and of the output; columns of O that a thread handles at a time; what
+    is in the factor of softmax, and the error of its polynomial.
     """
 
     k_nope_tile: str

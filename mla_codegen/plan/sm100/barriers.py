@@ -168,7 +168,7 @@ def _loads(config: FA4Config, ring: Ring, *, guards: bool) -> list[_Kind]:
             "K full",
             stages,
             sizes,
-            f"{what}; the first phase brings 128 rows of Q along",
+            f"{what}; first with 128 rows of Q",
             waits=v_waits if one_ring else ("mma",),
         ),
         _committed(f"{name}_empty", "K empty", stages, ("load",), "the products that read the slot are done"),
@@ -200,13 +200,13 @@ def _v_tail(config: FA4Config) -> _Kind:
         arrivals=(TAIL_WARPS,),
         arrives=(tail_role(config),),
         waits=("mma",),
-        comment="once, before the first P*V: one lane of each warp that has zeroed rows beyond the sequence",
+        comment="once, before the first P*V: rows beyond the sequence are zero",
     )
 
 
 def _scale_guards(config: FA4Config, ring: Ring) -> list[_Kind]:
     """Between the load warp, which carries the scales, and softmax, which reads them."""
-    one_lane = "one lane, once the load warp has written the scales of"
+    written = "the load warp has written the scales of"
     readers = scale_readers(config) * _WARPS
     return [
         _Kind(
@@ -215,7 +215,7 @@ def _scale_guards(config: FA4Config, ring: Ring) -> list[_Kind]:
             arrivals=(1,),
             arrives=("load",),
             waits=("softmax",),
-            comment=f"{one_lane} all rows",
+            comment=f"{written} all rows",
         ),
         _Kind(
             name="k_scale_full",
@@ -223,7 +223,7 @@ def _scale_guards(config: FA4Config, ring: Ring) -> list[_Kind]:
             arrivals=(1,) * ring.k_scale_buffers,
             arrives=("load",),
             waits=("softmax",),
-            comment=f"{one_lane} a block of keys",
+            comment=f"{written} a block of keys",
         ),
         _Kind(
             name="k_scale_empty",
@@ -231,7 +231,7 @@ def _scale_guards(config: FA4Config, ring: Ring) -> list[_Kind]:
             arrivals=(readers,) * ring.k_scale_buffers,
             arrives=("softmax",),
             waits=("load",),
-            comment="one lane of each warp that reads the scales, once they are in registers",
+            comment="one lane of each warp that has read the scales",
         ),
     ]
 

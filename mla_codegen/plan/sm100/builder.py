@@ -44,10 +44,7 @@ if TYPE_CHECKING:
     from mla_codegen.spec import Spec
 
 _TEMPLATE = "sm100_mla_prefill.cu.j2"
-_GUARD = (
-    "defined(__CUDA_ARCH_FEAT_SM100_ALL) || "
-    "(defined(__CUDA_ARCH_FAMILY_SPECIFIC__) && __CUDA_ARCH__ / 100 == 10)"
-)
+_GUARD = "defined(__CUDA_ARCH_FEAT_SM100_ALL) || \\\n      __CUDA_ARCH_FAMILY_SPECIFIC__ / 100 == 10"
 _GUARD_MESSAGE = "this source is for sm_100a, sm_100f and sm_103a: compile it with -arch=sm_100a"
 
 

@@ -17,7 +17,7 @@ def choices(spec: Spec, selection: Selection, kernel: Sm100Kernel) -> tuple[Choi
     body, numbers = kernel.bodies[0], kernel.softmax
     config, ring = body.config, body.ring
     fits = "the deepest that fits in shared memory"
-    parity = f"{config.num_slots} slots of K or V fit: an even number makes two rings, an odd one a shared one"
+    parity = f"{config.num_slots} slots of K or V fit: even makes two rings, odd a shared one"
     grown = f"the reference point moves where a row has grown by 2^{-numbers.rescale_threshold_log2}"
     rows = (
         ("tile.block_m", config.block_m, f"{selection.rule}: 128 rows for each softmax warpgroup"),

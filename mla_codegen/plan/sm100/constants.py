@@ -124,7 +124,8 @@ def _places(body: Body) -> Iterator[_Row]:
 def _place(region: Region, offset: int) -> Iterator[_Row]:
     what = f"{region.name} in {region.field}, bytes"
     yield ("u32", f"k{camel(region.name)}Offset", offset, what)
-    yield ("u32", f"k{camel(region.name)}Stride", region.stride_bytes, f"from one to the next of {region.count}")
+    step = f"from one to the next of {region.count}"
+    yield ("u32", f"k{camel(region.name)}Stride", region.stride_bytes, step)
 
 
 def _chunks(config: FA4Config) -> Iterator[_Row]:
@@ -206,7 +207,7 @@ def _softmax(body: Body, kernel: Sm100Kernel) -> Iterator[_Row]:
     lift, threshold = float(numbers.p_lift_log2), float(-numbers.rescale_threshold_log2)
     smallest = float(2.0**SMALLEST_FACTOR_LOG2).hex()
     yield ("float", "kLiftLog2", f"{lift.hex()}f", f"{lift:g}: log2 of what P is multiplied by")
-    meaning = "log2 of the growth that moves the reference point"
+    meaning = "log2 of the growth that moves the rows"
     yield ("float", "kRescaleThresholdLog2", f"{threshold.hex()}f", f"{threshold:g}: {meaning}")
     comment = f"2^{SMALLEST_FACTOR_LOG2}: stands in for a factor of 0"
     yield ("float", "kSmallestFactor", f"{smallest}f", comment)

@@ -57,7 +57,7 @@ def ring_constants(config: FA4Config, ring: Ring) -> tuple[SeedConstant, ...]:
     stages = "num_kv_stages"
     if ring.kind is KvRing.SEPARATE:
         kv_rope = ring.stages * _rope_bytes(config)
-        nope = f"BN * (padded nope_depth + padded ov_depth) * sizeof(qkv) * {stages}"
+        nope = f"BN * (padded N + padded V) * sizeof(qkv) * {stages}"
     else:
         nope = f"BN * shared_kv_cols * sizeof(qkv) * {stages}"
         stages = "rope buffers"
@@ -135,7 +135,7 @@ def _rows(config: FA4Config, ring: Ring) -> tuple[Wanted, ...]:
         element="float",
         count=config.block_n * ring.k_scale_buffers,
         content=f"{ring.k_scale_buffers} buffers of the scales of a block of keys.",
-        live="per buffer from k_scale_full to k_scale_empty, signalled after they were read",
+        live="per buffer from k_scale_full to k_scale_empty",
     )
     return (factors, q_scale, k_scale)
 

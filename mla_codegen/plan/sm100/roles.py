@@ -1,9 +1,9 @@
 """Which warps do what in a Blackwell kernel, and the registers that setmaxnreg gives them.
 
-Warps are the seed's. Of its registers, 184 and 96 are 200 and 64 here, so that softmax does not spill; and it
-gives the warps of the last warpgroup 48 and 24, where setmaxnreg wants one number from all warps of a warpgroup
-(PTX ISA, setmaxnreg); here they have 48. Two
-warps that are idle in the seed clear the rows of V beyond the sequence.
+Warps are the seed's. Of its registers, 184 and 96 are 200 and 64 here, so that softmax does not spill; and
+it gives the warps of the last warpgroup 48 and 24, where setmaxnreg wants one number from all warps of a
+warpgroup (PTX ISA, setmaxnreg); here they have 48. Two warps that are idle in the seed clear the rows of V
+beyond the sequence.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _duties(softmax_warps: int, converts_rope: bool) -> tuple[_Duty, ...]:
             name="softmax",
             warps=softmax_warps,
             registers=softmax,
-            does="scores -> P, row maximum and sum; at the end scales and stores the output",
+            does="scores -> P, row maximum and sum; at the end the output",
         ),
         _Duty(
             name="correction",

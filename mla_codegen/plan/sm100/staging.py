@@ -64,7 +64,7 @@ def staging_region(staging: OutputStaging, *, q_offset_bytes: int, out_bytes: in
         count=staging.writers,
         stride_bytes=staging.writer_bytes,
         swizzle_bytes=0,
-        content=f"{staging.pass_cols} columns of 128 rows of the output, 16-byte units XORed with their row",
+        content=f"{staging.pass_cols} columns of 128 rows, 16-byte units XORed with the row",
         live="after the last o_full: the last Q*K was issued before the last P*V, so that Q is dead",
         alias_of="q_smem",
     )
