@@ -17,7 +17,11 @@ def choices(spec: Spec, selection: Selection, kernel: Sm100Kernel) -> tuple[Choi
     body, numbers = kernel.bodies[0], kernel.softmax
     config, ring = body.config, body.ring
     fits = "the deepest that fits in shared memory"
+    layout = "the rings of the seed's newest kernel"
     parity = f"{config.num_slots} slots of K or V fit: even makes two rings, odd a shared one"
+    if spec.smem.layout == "seed":
+        parity = "the seed's struct: a slot has room for K_nope or V, and a slot of K_rope beside it"
+        layout = "the seed's struct, field for field"
     grown = f"the reference point moves where a row has grown by 2^{-numbers.rescale_threshold_log2}"
     rows = (
         ("tile.block_m", config.block_m, f"{selection.rule}: 128 rows for each softmax warpgroup"),
@@ -27,6 +31,6 @@ def choices(spec: Spec, selection: Selection, kernel: Sm100Kernel) -> tuple[Choi
         ("pipeline.pv_stages", 2, f"P is handed over as {body.pv_parts[0]} and {body.pv_parts[1]} keys"),
         ("dtypes.p", config.operands.qkv, "as qkv"),
         ("softmax.variant", "lazy", grown),
-        ("smem.layout", spec.smem.layout, "the rings of the seed's newest kernel"),
+        ("smem.layout", spec.smem.layout, layout),
     )
     return tuple(Choice(field=field, value=str(value), rule=rule) for field, value, rule in rows)

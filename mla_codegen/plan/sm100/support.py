@@ -52,7 +52,7 @@ def _layout_faults(spec: Spec) -> Iterator[Diagnostic]:
     yield from must_be("softmax.variant", softmax.variant, "auto", "lazy", when=arch)
     yield from must_be("softmax.sink", softmax.sink, False)
     yield from must_be("softmax.softcap", softmax.softcap, None)
-    yield from must_be("smem.layout", spec.smem.layout, "auto", when=arch)
+    yield from must_be("smem.layout", spec.smem.layout, "auto", "seed", when=arch)
     yield from must_be("accumulation.flush_blocks", spec.accumulation.flush_blocks, "auto", when=arch)
 
 
