@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "4f518ff2a5df5ed5aafcb40e001ade6c40edf6a72eb96a003f6730faee7ca0c8"
+SOURCE_DIGEST = "d31fc22720bcf54eb63c6198f34591b82f93b953cd9d94e3ec6c0224b27fbbed"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

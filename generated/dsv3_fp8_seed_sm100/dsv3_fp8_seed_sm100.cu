@@ -11,7 +11,7 @@
 // What the planner chose, and by which rule:
 //   tile.block_m = 256: two O, 2Q: 128 rows for each softmax warpgroup
 //   tile.block_n = 128: as many keys as tensor memory has columns for, beside O
-//   pipeline.kv_ring = unified: the seed's struct: a slot has room for K_nope or V, and a slot of K_rope beside it
+//   pipeline.kv_ring = unified: the seed's: slots of K_nope or V, each with one of K_rope
 //   pipeline.kv_stages = 5: the deepest that fits in shared memory
 //   pipeline.pv_stages = 2: P is handed over as 96 and 32 keys
 //   dtypes.p = e4m3: as qkv
@@ -39,7 +39,7 @@
 //   16384   2 x 16384  32768   q_rope   128 rows of each half of Q, in columns of 128 bytes
 //   65536   5 x 16384  16384   kv_nope  K_nope or V, 128 rows
 //   147456  5 x 16384  16384   k_rope   K_rope, 128 rows; unused where the slot holds V
-//   0       2 x 32768  32768   o        over q_smem: 128 columns of 128 rows, 16-byte units XORed with the row
+//   0       2 x 32768  32768   o        over q_smem: 128 columns of 128 rows, 16-byte units XORed by row
 //
 // Tensor memory, 512 of 512 columns; a lane is a query row:
 //   columns  region  type  what
@@ -655,6 +655,7 @@ namespace two_q {
 // ---- constants: the numbers of this kernel; barriers and shared memory have theirs below ----
 
 // Shape
+constexpr u32 kQRows = 256;  // query rows
 constexpr i32 kQTileRows = 128;  // query rows of one side, and of one softmax warpgroup
 constexpr u32 kSides = 2;  // accumulators of S
 
@@ -679,7 +680,6 @@ constexpr u32 kOutputReadThreads = 256;  // threads of output_read
 // Rings
 constexpr u32 kKStages = 5;  // slots of the ring of K and V
 constexpr u32 kVStages = 5;  // the same
-constexpr u32 kRingSteps = 2;  // slots from one block to the next
 constexpr u32 kKScaleBuffers = 1;  // buffers of the scales of a block of keys
 constexpr u32 kSideBarriers = 2;  // from a barrier of side 0 to the same of side 1
 
@@ -755,8 +755,7 @@ constexpr float kExp2C3 = 0x1.3f96a40000000p-4f;  // 0.07802452: 2^f on [0, 1), 
 constexpr float kRoundToInteger = 0x1.8000000000000p+23f;  // 1.5 * 2^23: a sum with it has no fraction
 
 // Output
-constexpr u32 kOutPasses = 1;  // passes in which a row is staged
-constexpr u32 kOutPassGroups = 4;  // groups of columns of O in a pass
+constexpr u32 kOutPassGroups = 4;  // groups of columns of O staged at a time
 constexpr u32 kOutPassUnits = 16;  // 16-byte units of a staged row
 constexpr u32 kOutGroupUnits = 4;  // 16-byte units of such a group
 constexpr u32 kOutUnitMask = 7;  // bits of the row that a unit is XORed with
@@ -780,7 +779,7 @@ enum class Mbarrier : u32 {
   alpha_empty_1 = 7,  // 128 arrivals a phase; the factors are read
   s_full = 8,  // 1 arrival a phase; Q*K has written S0, S1
   q1_full = 10,  // 1 arrival and 32768 bytes a phase; second half of Q
-  kv_full = 11,  // 1 arrival and 65536 or 32768 or 16384 bytes a phase; K and V in turn; first with 128 rows of Q
+  kv_full = 11,  // 1 arrival and 65536 or 32768 or 16384 bytes a phase; K and V in turn; first with Q
   kv_empty = 16,  // 1 arrival a phase; the products that read the slot are done
   o_full = 21,  // 1 arrival a phase; P*V has written O0, O1
   v_tail_cleared = 23,  // 2 arrivals a phase; once, before the first P*V: rows beyond the sequence are zero
@@ -931,10 +930,10 @@ __device__ __forceinline__ u32 o_cols(u32 side) { return kOFirstCol + side * kOS
 // The lanes of a warp, in the high half of a tensor-memory address.
 __device__ __forceinline__ u32 warp_lanes(u32 warp_in_group) { return warp_in_group * 32 << 16; }
 
-// The KV blocks of the two sides, which are the halves of the query rows here: both see the same blocks, each
-// as many as its rows need. A side without queries, or whose rows see no key, has none.
+// The two sides are the halves of the query rows: both see the same blocks, each as many as its rows need. A
+// side without queries, or whose rows see no key, has none.
 struct Sides {
-  i32 blocks[2];
+  i32 blocks[kSides];
 };
 
 __device__ __forceinline__ i32 side_first_row(const WorkTile& tile, u32 side) {
@@ -948,22 +947,23 @@ __device__ __forceinline__ Sides sides_of(const WorkTile& tile) {
   return sides;
 }
 
-// Steps of a ring from one block to the next: a ring that K and V share has a slot of the other between.
-template <u32 kStages>
-__device__ __forceinline__ void next_block(PipelineState<kStages>& slot) {
-#pragma unroll
-  for (u32 i = 0; i < kRingSteps; ++i) slot.advance();
+// Which Q a side multiplies.
+__device__ __forceinline__ u32 side_q(u32 side) { return side; }
+
+// Where a role is in the rings.
+struct Cursors {
+  PipelineState<kKStages> k;  // of V as well: the two follow each other in one ring
+};
+
+__device__ __forceinline__ Cursors first_cursors(u32 phase) {
+  Cursors at;
+  at.k = PipelineState<kKStages>{0, phase};
+  return at;
 }
 
-// The slots of the first K and of the first V; `phase` as the role starts with it.
-__device__ __forceinline__ PipelineState<kKStages> first_k_slot(u32 phase) {
-  return PipelineState<kKStages>{0, phase};
-}
-__device__ __forceinline__ PipelineState<kVStages> first_v_slot(u32 phase) {
-  PipelineState<kVStages> slot{0, phase};
-#pragma unroll
-  for (u32 i = 1; i < kRingSteps; ++i) slot.advance();  // behind the first K where they share a ring
-  return slot;
+// To the next slot behind a K.
+__device__ __forceinline__ void pass_k(Cursors& at) {
+  at.k.advance();
 }
 
 // ---- load warp ----
@@ -1036,54 +1036,63 @@ __device__ __forceinline__ void load_v_block(const TensorMaps& maps, const Param
                       tile.k_begin + block * kBlockN, tile.head * (i32)params.v_head_step);
 }
 
+// One block of K: its slot, its copies, with those of the first Q where it is the first block, its scales.
+__device__ __forceinline__ void bring_k(const TensorMaps& maps, const Params& params, const WorkTile& tile,
+                                        i32 block, bool first, bool issues_copies, Cursors& at,
+                                        PipelineState<kKScaleBuffers>& scales, u32 lane) {
+  float q_scale[kQRows / 32];
+  float k_scale[kBlockN / 32];
+  fetch_scales<kBlockN>(k_scale, params.k_scale, params.k_scale_token_stride,
+                        tile.k_begin + block * kBlockN, tile.kv_len - block * kBlockN, lane);
+  if (first) {
+    fetch_scales<kQRows>(q_scale, params.q_scale, params.q_scale_token_stride,
+                         tile.q_begin + tile.row_begin, tile.q_len - tile.row_begin, lane);
+  }
+  mbarrier_wait(kv_empty(at.k.stage), at.k.phase);
+  if (issues_copies) {
+    mbarrier_arrive_expect_tx(kv_full(at.k.stage), first ? kQKTxBytes : kKTxBytes);
+    if (first) load_q_side(maps, params, tile, 0, kv_full(at.k.stage));
+    load_k_block(maps, params, tile, block, at.k.stage, at.k.stage);
+  }
+  pass_k(at);
+  if (first) {
+    store_scales<kQRows>(q_scale_tile(), q_scale, lane);
+    hand_over_scales(q_scale_full(), lane);
+  }
+  mbarrier_wait(k_scale_empty(scales.stage), scales.phase);
+  store_scales<kBlockN>(k_scale_tile(scales.stage), k_scale, lane);
+  hand_over_scales(k_scale_full(scales.stage), lane);
+  scales.advance();
+}
+
+// One block of V: its slot and its copies.
+__device__ __forceinline__ void bring_v(const TensorMaps& maps, const Params& params, const WorkTile& tile,
+                                        i32 block, bool issues_copies, Cursors& at) {
+  mbarrier_wait(kv_empty(at.k.stage), at.k.phase);
+  if (issues_copies) load_v_block(maps, params, tile, block, at.k.stage);
+  at.k.advance();
+}
+
 // Waits on: kv_empty, k_scale_empty.
-// Signals: q1_full, kv_full, q_scale_full, k_scale_full: one lane, by its arrival and
-// the bytes of its copies or, for scales, once all lanes have written theirs.
+// Signals: q1_full, kv_full, q_scale_full, k_scale_full: one lane, by its
+// arrival and the bytes of its copies or, for scales, once all lanes have written theirs.
 __device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, const WorkTile& tile,
                                           u32 lane) {
   const bool issues_copies = elect_sync();
-  const i32 last_block = tile.num_blocks - 1;
   // The producer starts at phase 1: the parity before the first phase counts as complete, so the first pass
   // over a ring does not block.
-  PipelineState<kKStages> k = first_k_slot(1);
-  PipelineState<kVStages> v = first_v_slot(1);
+  Cursors at = first_cursors(1);
   PipelineState<kKScaleBuffers> scales{0, 1};
-  float k_scale[kBlockN / 32];
-  float q_scale[kBlockM / 32];
-
-  for (i32 block = last_block; block >= 0; --block) {
-    fetch_scales<kBlockN>(k_scale, params.k_scale, params.k_scale_token_stride,
-                          tile.k_begin + block * kBlockN, tile.kv_len - block * kBlockN, lane);
-    if (block == last_block) {
-      fetch_scales<kBlockM>(q_scale, params.q_scale, params.q_scale_token_stride,
-                            tile.q_begin + tile.row_begin, tile.q_len - tile.row_begin, lane);
+#pragma unroll 1
+  for (i32 block = tile.num_blocks - 1; block >= 0; --block) {
+    const bool first = block == tile.num_blocks - 1;
+    bring_k(maps, params, tile, block, first, issues_copies, at, scales, lane);
+    if (first && issues_copies) {
+      // The second half of Q comes while the first one is multiplied.
+      mbarrier_arrive_expect_tx(q1_full(), kQTxBytes);
+      load_q_side(maps, params, tile, 1, q1_full());
     }
-    mbarrier_wait(kv_empty(k.stage), k.phase);
-    if (issues_copies) {
-      if (block == last_block) {
-        // The first half of Q comes with the first K, the second half while they are multiplied.
-        mbarrier_arrive_expect_tx(kv_full(k.stage), kQKTxBytes);
-        load_q_side(maps, params, tile, 0, kv_full(k.stage));
-        load_k_block(maps, params, tile, block, k.stage, k.stage);
-        mbarrier_arrive_expect_tx(q1_full(), kQTxBytes);
-        load_q_side(maps, params, tile, 1, q1_full());
-      } else {
-        mbarrier_arrive_expect_tx(kv_full(k.stage), kKTxBytes);
-        load_k_block(maps, params, tile, block, k.stage, k.stage);
-      }
-    }
-    next_block(k);
-    if (block == last_block) {
-      store_scales<kBlockM>(q_scale_tile(), q_scale, lane);
-      hand_over_scales(q_scale_full(), lane);
-    }
-    mbarrier_wait(k_scale_empty(scales.stage), scales.phase);
-    store_scales<kBlockN>(k_scale_tile(scales.stage), k_scale, lane);
-    hand_over_scales(k_scale_full(scales.stage), lane);
-    scales.advance();
-    mbarrier_wait(kv_empty(v.stage), v.phase);
-    if (issues_copies) load_v_block(maps, params, tile, block, v.stage);
-    next_block(v);
+    bring_v(maps, params, tile, block, issues_copies, at);
   }
 }
 
@@ -1097,8 +1106,8 @@ __device__ __forceinline__ bool has_tail(const WorkTile& tile) {
 // Waits on: kv_full of the first block. Signals: v_tail_cleared.
 __device__ __forceinline__ void tail_warp(const WorkTile& tile, u32 warp_in_role, u32 lane) {
   if (!has_tail(tile)) return;
-  const PipelineState<kVStages> v = first_v_slot(0);
-  mbarrier_wait(kv_full(v.stage), v.phase);
+  const u32 stage = 1;
+  mbarrier_wait(kv_full(stage), 0);
   const u32 first_row = (u32)(tile.kv_len - (tile.num_blocks - 1) * kBlockN);
   // Swizzling moves 16-byte units within their row only, so whole rows are cleared without it.
 #pragma unroll 1
@@ -1106,7 +1115,7 @@ __device__ __forceinline__ void tail_warp(const WorkTile& tile, u32 warp_in_role
        unit += kTailWarps * 32) {
 #pragma unroll
     for (u32 chunk = 0; chunk < kVChunks; ++chunk) {
-      st_shared_v4_u32(kv_nope_tile(v.stage) + chunk * kVChunkBytes + unit * 16, 0, 0, 0, 0);
+      st_shared_v4_u32(kv_nope_tile(stage) + chunk * kVChunkBytes + unit * 16, 0, 0, 0, 0);
     }
   }
   fence_proxy_async_shared();  // the tensor core reads what ordinary stores wrote
@@ -1124,7 +1133,7 @@ __device__ __forceinline__ u64 k_major_descriptor(u32 tile, u32 width, u32 swizz
 // S of one side = Q * K^T. The first product overwrites S; all of them add up in fp32, whatever their type.
 __device__ __forceinline__ void issue_qk(u32 tmem, u32 side, u32 stage,
                                          u32 rope_buffer) {
-  const u64 q_nope = k_major_descriptor(q_nope_tile(side), kNopeWidth, kNopeSwizzleLayout);
+  const u64 q_nope = k_major_descriptor(q_nope_tile(side_q(side)), kNopeWidth, kNopeSwizzleLayout);
   const u64 k_nope = k_major_descriptor(kv_nope_tile(stage), kNopeWidth, kNopeSwizzleLayout);
 #pragma unroll
   for (u32 chunk = 0; chunk < kNopeChunks; ++chunk) {
@@ -1135,7 +1144,7 @@ __device__ __forceinline__ void issue_qk(u32 tmem, u32 side, u32 stage,
       tcgen05_mma_f8f6f4_ss(tmem + s_cols(side), a, b, kQkNopeInstruction, chunk + step);
     }
   }
-  const u64 q_rope = k_major_descriptor(q_rope_tile(side), kRopeWidth, kRopeSwizzleLayout);
+  const u64 q_rope = k_major_descriptor(q_rope_tile(side_q(side)), kRopeWidth, kRopeSwizzleLayout);
   const u64 k_rope = k_major_descriptor(k_rope_tile(rope_buffer), kRopeWidth, kRopeSwizzleLayout);
 #pragma unroll
   for (u32 chunk = 0; chunk < kRopeChunks; ++chunk) {
@@ -1177,45 +1186,45 @@ __device__ __forceinline__ void issue_pv(u32 tmem, u32 side, u32 stage, u32 phas
 // Signals, by tcgen05.commit: s_full, kv_empty, o_full.
 __device__ __forceinline__ void mma_lane(const WorkTile& tile, u32 tmem) {
   const Sides sides = sides_of(tile);
-  PipelineState<kKStages> k = first_k_slot(0);
-  PipelineState<kVStages> v = first_v_slot(0);
-  PipelineState<kVStages> v_before = v;  // of the block whose P * V of side 1 is still due
-  u32 p_phase[2] = {0, 0};
+  Cursors at = first_cursors(0);
+  u32 v_before = 0;  // the slot of the V whose product with P of side 1 is still due
+  u32 p_phase[kSides] = {0, 0};
+#pragma unroll 1
   for (i32 block = tile.num_blocks - 1; block >= 0; --block) {
     const bool first = block == tile.num_blocks - 1;
-    mbarrier_wait(kv_full(k.stage), k.phase);
+    mbarrier_wait(kv_full(at.k.stage), at.k.phase);
     tcgen05_fence_after_thread_sync();
     if (block < sides.blocks[0]) {
-      issue_qk(tmem, 0, k.stage, k.stage);
+      issue_qk(tmem, 0, at.k.stage, at.k.stage);
       tcgen05_commit(s_full(0));
     }
     if (!first) {
       if (block + 1 < sides.blocks[1]) {
-        issue_pv(tmem, 1, v_before.stage, p_phase[1], block + 2 == sides.blocks[1]);
+        issue_pv(tmem, 1, v_before, p_phase[1], block + 2 == sides.blocks[1]);
         p_phase[1] ^= 1;
       }
-      tcgen05_commit(kv_empty(v_before.stage));
+      tcgen05_commit(kv_empty(v_before));
     } else {
       mbarrier_wait(q1_full(), 0);
       tcgen05_fence_after_thread_sync();
     }
     if (block < sides.blocks[1]) {
-      issue_qk(tmem, 1, k.stage, k.stage);
+      issue_qk(tmem, 1, at.k.stage, at.k.stage);
       tcgen05_commit(s_full(1));
     }
-    tcgen05_commit(kv_empty(k.stage));
-    next_block(k);
+    tcgen05_commit(kv_empty(at.k.stage));
+    pass_k(at);
 
-    mbarrier_wait(kv_full(v.stage), v.phase);
+    mbarrier_wait(kv_full(at.k.stage), at.k.phase);
     if (first && has_tail(tile)) mbarrier_wait(v_tail_cleared(), 0);
     if (block < sides.blocks[0]) {
-      issue_pv(tmem, 0, v.stage, p_phase[0], block + 1 == sides.blocks[0]);
+      issue_pv(tmem, 0, at.k.stage, p_phase[0], block + 1 == sides.blocks[0]);
       p_phase[0] ^= 1;
     }
-    v_before = v;
-    next_block(v);
+    v_before = at.k.stage;
+    at.k.advance();
   }
-  if (sides.blocks[1] > 0) issue_pv(tmem, 1, v_before.stage, p_phase[1], sides.blocks[1] == 1);
+  if (sides.blocks[1] > 0) issue_pv(tmem, 1, v_before, p_phase[1], sides.blocks[1] == 1);
 }
 
 // ---- correction warpgroup ----
@@ -1234,12 +1243,14 @@ __device__ __forceinline__ void rescale_output(u32 o, float factor) {
   tcgen05_wait_st();
 }
 
-// One step of a side: O, which P * V of the block before has left, goes with the factors of this block. They
-// are given back only after o_full, so that softmax never falls two phases of o_full behind.
-__device__ __forceinline__ void correct(u32 tmem, u32 side, u32 phase, u32 warp_in_group, u32 lane) {
+// One step of a side: O, which P * V of the block before has left, goes with the factors of this block;
+// `before` is the side of that product and `phase_before` its phase. The factors are given back only after
+// o_full, so that softmax never falls two phases of o_full behind.
+__device__ __forceinline__ void correct(u32 tmem, u32 side, u32 phase, u32 before, u32 phase_before,
+                                        u32 warp_in_group, u32 lane) {
   mbarrier_wait(alpha_full(side), phase);
   const float factor = ld_shared_f32(correction_word(side * kQTileRows + warp_in_group * 32 + lane));
-  mbarrier_wait(o_full(side), phase);
+  mbarrier_wait(o_full(before), phase_before);
   tcgen05_fence_after_thread_sync();
   if (vote_any(factor != 1.0f)) rescale_output(tmem + o_cols(side) + warp_lanes(warp_in_group), factor);
   tcgen05_fence_before_thread_sync();
@@ -1255,15 +1266,15 @@ __device__ __forceinline__ void correction_warpgroup(const WorkTile& tile, u32 t
   // The first P * V of a side overwrites O: there is nothing to rescale.
   if (sides.blocks[0] > 0) mbarrier_arrive(p_first(0));
   if (sides.blocks[1] > 0) mbarrier_arrive(p_first(1));
-  u32 phase[2] = {0, 0};
+  u32 phase[kSides] = {0, 0};
 #pragma unroll 1
   for (i32 block = tile.num_blocks - 2; block >= 0; --block) {
     if (block + 1 < sides.blocks[0]) {
-      correct(tmem, 0, phase[0], warp_in_group, lane);
+      correct(tmem, 0, phase[0], 0, phase[0], warp_in_group, lane);
       phase[0] ^= 1;
     }
     if (block + 1 < sides.blocks[1]) {
-      correct(tmem, 1, phase[1], warp_in_group, lane);
+      correct(tmem, 1, phase[1], 1, phase[1], warp_in_group, lane);
       phase[1] ^= 1;
     }
   }
@@ -1395,15 +1406,15 @@ __device__ __forceinline__ u32 staged_unit(u32 row_in_warp, u32 unit) {
   return row_in_warp * kOutPassUnits + (unit ^ (row_in_warp & kOutUnitMask));
 }
 
-// Columns of O of one row, scaled, to staged units: eight 16-bit elements each.
+// Columns of one output row to staged units: eight 16-bit elements each.
 __device__ __forceinline__ void stage_group(u32 staged, u32 lane, u32 first_unit,
-                                            const float (&x)[kOGroupCols], float scale) {
+                                            const float (&x)[kOGroupCols]) {
 #pragma unroll
   for (u32 i = 0; i < kOGroupCols / 8; ++i) {
     u32 word[4];
 #pragma unroll
     for (u32 j = 0; j < 4; ++j) {
-      word[j] = cvt_bf16x2(x[8 * i + 2 * j] * scale, x[8 * i + 2 * j + 1] * scale);
+      word[j] = cvt_bf16x2(x[8 * i + 2 * j], x[8 * i + 2 * j + 1]);
     }
     st_shared_v4_u32(staged + staged_unit(lane, first_unit + i) * 16, word[0], word[1], word[2], word[3]);
   }
@@ -1411,42 +1422,53 @@ __device__ __forceinline__ void stage_group(u32 staged, u32 lane, u32 first_unit
 
 // Where a softmax thread stands.
 struct SoftmaxThread {
-  u32 side;
-  u32 s;           // its row of S in tensor memory, and of P, which lies over S
+  u32 tmem;        // its lane of tensor memory
   u32 correction;  // its word of correction_smem
 };
 
-// Writes O / row sum. Each warp stages its own 32 rows over Q, which is dead: the last Q * K was issued
-// before the last P * V, whose o_full was waited for. Rows beyond the sequence are not written.
-__device__ __forceinline__ void store_output(const Params& params, const WorkTile& tile,
-                                             const SoftmaxRow& row, u32 tmem, u32 side, u32 warp_in_group) {
-  const u32 lane = lane_index();
-  // A row that sees no key gives 0, whatever lies in its scales and in V: its O may be 0 * NaN.
-  const bool sees_keys = row.visible > 0;
-  const float scale = 1.0f / row.row_sum;
-  const u32 o = tmem + o_cols(side) + warp_lanes(warp_in_group);
-  const u32 staged = o_tile(side) + warp_in_group * 32 * kOutPassUnits * 16;
-  const i32 first_row = side_first_row(tile, side) + (i32)(warp_in_group * 32);
-#pragma unroll 1
-  for (u32 pass = 0; pass < kOutPasses; ++pass) {
-#pragma unroll 1
-    for (u32 group = 0; group < kOutPassGroups; ++group) {
-      float x[kOGroupCols];
-      tcgen05_ld_32x32b_x32_f32(x, o + (pass * kOutPassGroups + group) * kOGroupCols);
-      tcgen05_wait_ld(x);
+// What a thread's output row is made from.
+struct OutputRow {
+  u32 o;  // its lane of O
+  float scale;
+  bool sees_keys;  // a row that sees no key gives 0, whatever lies in its scales and in V: O may be 0 * NaN
+};
+
+__device__ __forceinline__ void fetch_output(float (&x)[kOGroupCols], const OutputRow& from, u32 group) {
+  tcgen05_ld_32x32b_x32_f32(x, from.o + group * kOGroupCols);
+  tcgen05_wait_ld(x);
 #pragma unroll
-      for (u32 i = 0; i < kOGroupCols; ++i) x[i] = sees_keys ? x[i] : 0.0f;
-      stage_group(staged, lane, group * kOutGroupUnits, x, sees_keys ? scale : 0.0f);
+  for (u32 i = 0; i < kOGroupCols; ++i) x[i] = from.sees_keys ? x[i] * from.scale : 0.0f;
+}
+
+// Writes some groups of columns of 32 rows. Each warp stages its own rows over Q, which is dead: the last
+// Q * K was issued before the last P * V, whose o_full was waited for. Rows beyond the sequence are not
+// written.
+__device__ __forceinline__ void store_output(const Params& params, const WorkTile& tile,
+                                             const OutputRow& from, u32 side, i32 side_row,
+                                             u32 warp_in_group, u32 first_group, u32 end_group) {
+  const u32 lane = lane_index();
+  const u32 staged = o_tile(side) + warp_in_group * 32 * kOutPassUnits * 16;
+  const i32 first_row = side_row + (i32)(warp_in_group * 32);
+#pragma unroll 1
+  for (u32 pass = first_group; pass < end_group; pass += kOutPassGroups) {
+    const u32 groups = end_group - pass < kOutPassGroups ? end_group - pass : kOutPassGroups;
+#pragma unroll 1
+    for (u32 group = 0; group < groups; ++group) {
+      float x[kOGroupCols];
+      fetch_output(x, from, pass + group);
+      stage_group(staged, lane, group * kOutGroupUnits, x);
     }
     warp_sync();
 #pragma unroll 1
     for (u32 i = lane; i < 32 * kOutPassUnits; i += 32) {
       const u32 row_in_warp = i / kOutPassUnits, unit = i % kOutPassUnits;
-      const i32 number = first_row + (i32)row_in_warp;
-      u32 word[4];
-      ld_shared_v4_u32(staged + staged_unit(row_in_warp, unit) * 16, word);
-      u8* destination = output_row(params, tile, number) + (pass * kOutPassUnits + unit) * 16;
-      if (number < tile.q_len) st_global_v4_u32(destination, word[0], word[1], word[2], word[3]);
+      const i32 row = first_row + (i32)row_in_warp;
+      u8* destination = output_row(params, tile, row) + (pass * kOutGroupUnits + unit) * 16;
+      if (row < tile.q_len && unit < groups * kOutGroupUnits) {
+        u32 word[4];
+        ld_shared_v4_u32(staged + staged_unit(row_in_warp, unit) * 16, word);
+        st_global_v4_u32(destination, word[0], word[1], word[2], word[3]);
+      }
     }
     warp_sync();
   }
@@ -1472,44 +1494,44 @@ __device__ __forceinline__ SoftmaxRow first_softmax_row(const Params& params, co
 }
 
 // P is handed over in two parts: P * V of the first runs while the rest is rounded and written.
-__device__ __forceinline__ void write_p(Scores& s, const SoftmaxThread& self, SoftmaxRow& row,
-                                        float rescale) {
+__device__ __forceinline__ void write_p(Scores& s, u32 p, u32 side, SoftmaxRow& row, float rescale) {
   float sum[2] = {row.row_sum * rescale, 0.0f};
 #pragma unroll
   for (u32 group = 0; group < kScoreGroups; ++group) {
     exponentiate(s[group], row, sum);
-    store_p(self.s + group * kPGroupCols, s[group]);
+    store_p(p + group * kPGroupCols, s[group]);
     if (group + 1 == kPFirstGroups || group + 1 == kScoreGroups) {
       tcgen05_wait_st();
       tcgen05_fence_before_thread_sync();
-      mbarrier_arrive(group + 1 == kPFirstGroups ? p_first(self.side) : p_rest(self.side));
+      mbarrier_arrive(group + 1 == kPFirstGroups ? p_first(side) : p_rest(side));
     }
   }
   row.row_sum = sum[0] + sum[1];
 }
 
-// One block: S -> P, and the row's state goes with it. `phase` is that of S; the factors for correction are
-// one phase behind, since the first block has none.
+// One block: S of a side -> P, and the row's state goes with it. The first block of an O has no factors, so
+// that their phase differs from that of S.
 template <bool kMasked>
-__device__ __forceinline__ void softmax_step(const SoftmaxThread& self, SoftmaxRow& row, i32 block, u32 phase,
-                                             bool first,
-                                             u32 scale_buffer, u32 scale_phase) {
+__device__ __forceinline__ void softmax_step(const SoftmaxThread& self, SoftmaxRow& row, i32 block, u32 side,
+                                             u32 phase, u32 alpha_phase, bool first,
+                                             const PipelineState<kKScaleBuffers>& scales) {
   Scores s;
-  mbarrier_wait(s_full(self.side), phase);
+  const u32 s_address = self.tmem + s_cols(side);
+  mbarrier_wait(s_full(side), phase);
   tcgen05_fence_after_thread_sync();
-  load_scores(s, self.s);
-  mbarrier_wait(k_scale_full(scale_buffer), scale_phase);
-  scale_scores(s, k_scale_tile(scale_buffer));
+  load_scores(s, s_address);
+  mbarrier_wait(k_scale_full(scales.stage), scales.phase);
+  scale_scores(s, k_scale_tile(scales.stage));
   warp_sync();
-  if (elect_sync()) mbarrier_arrive(k_scale_empty(scale_buffer));
+  if (elect_sync()) mbarrier_arrive(k_scale_empty(scales.stage));
   if (kMasked) mask_scores(s, row.visible - block * kBlockN);
   const float rescale = raise_row_max(row, block_max(s));
   if (!first) {
     st_shared_f32(self.correction, rescale);
-    mbarrier_arrive(alpha_full(self.side));
+    mbarrier_arrive(alpha_full(side));
   }
-  write_p(s, self, row, rescale);
-  if (!first) mbarrier_wait(alpha_empty(self.side), phase ^ 1);
+  write_p(s, s_address, side, row, rescale);  // P lies over S
+  if (!first) mbarrier_wait(alpha_empty(side), alpha_phase);
 }
 
 // Waits on: alpha_empty, s_full, o_full, q_scale_full, k_scale_full.
@@ -1518,34 +1540,29 @@ __device__ __forceinline__ void softmax_warpgroup(const Params& params, const Wo
                                                   u32 side, u32 warp_in_group) {
   const u32 row_in_tile = side * kQTileRows + warp_in_group * 32 + lane_index();
   const RowBlocks blocks = row_blocks(tile, side_first_row(tile, side), kQTileRows);
-  SoftmaxThread self;
-  self.side = side;
-  self.s = tmem + s_cols(side) + warp_lanes(warp_in_group);
-  self.correction = correction_word(row_in_tile);
+  const SoftmaxThread self{tmem + warp_lanes(warp_in_group), correction_word(row_in_tile)};
   mbarrier_wait(q_scale_full(), 0);
   SoftmaxRow row = first_softmax_row(params, tile, row_in_tile);
-  PipelineState<kKScaleBuffers> scales{0, 0};
-
   u32 phase = 0;
-  i32 block = tile.num_blocks - 1;
+  PipelineState<kKScaleBuffers> scales{0, 0};
   // Blocks that only the other side sees: their scales are given back unread.
-  for (; block >= blocks.visible; --block) {
+#pragma unroll 1
+  for (i32 block = tile.num_blocks - 1; block >= blocks.visible; --block) {
     mbarrier_wait(k_scale_full(scales.stage), scales.phase);
     warp_sync();
     if (elect_sync()) mbarrier_arrive(k_scale_empty(scales.stage));
     scales.advance();
   }
+  i32 block = blocks.visible - 1;
 #pragma unroll 1
   for (; block >= blocks.unmasked && block >= 0; --block) {
-    softmax_step<true>(self, row, block, phase, block + 1 == blocks.visible,
-                       scales.stage, scales.phase);
+    softmax_step<true>(self, row, block, side, phase, phase ^ 1, block + 1 == blocks.visible, scales);
     scales.advance();
     phase ^= 1;
   }
 #pragma unroll 1
   for (; block >= 0; --block) {
-    softmax_step<false>(self, row, block, phase, false,
-                        scales.stage, scales.phase);
+    softmax_step<false>(self, row, block, side, phase, phase ^ 1, false, scales);
     scales.advance();
     phase ^= 1;
   }
@@ -1553,10 +1570,11 @@ __device__ __forceinline__ void softmax_warpgroup(const Params& params, const Wo
   if (blocks.visible > 0) {
     mbarrier_wait(o_full(side), phase ^ 1);
     tcgen05_fence_after_thread_sync();
-    store_output(params, tile, row, tmem, side, warp_in_group);
+    const OutputRow from{self.tmem + o_cols(side), 1.0f / row.row_sum, row.visible > 0};
+    store_output(params, tile, from, side, side_first_row(tile, side), warp_in_group, 0, kOGroups);
   } else {
-    store_empty_rows(params, tile, side * kQTileRows, kQTileRows, warp_in_group * 32 + lane_index(),
-                     kQTileRows);
+    const u32 thread = warp_in_group * 32 + lane_index();
+    store_empty_rows(params, tile, side * kQTileRows, kQTileRows, thread, kQTileRows);
   }
 }
 

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "3aad572d1491fce5e709f427e7f3ac9a12597ceedbabc96de68774461886b31b"
+SOURCE_DIGEST = "c63bfc9e7e85246a4064ec9334edd2888d6fc49e3b0afd1bc4f098a837d6b6b9"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -40,7 +40,7 @@
 //   65536   3 x 16384  32768   k_nope  K_nope, 128 rows
 //   81920   3 x 16384  32768   k_rope  K_rope, 128 rows
 //   163840  3 x 16384  16384   v       V, 128 rows
-//   0       2 x 32768  32768   o       over q_smem: 128 columns of 128 rows, 16-byte units XORed with the row
+//   0       2 x 32768  32768   o       over q_smem: 128 columns of 128 rows, 16-byte units XORed by row
 //
 // Tensor memory, 512 of 512 columns; a lane is a query row:
 //   columns  region  type  what
@@ -102,6 +102,90 @@
 //                 S1 = Q1*K(n-1)        1: S1, factor -> P1(n-1)  rescale O1
 //   ...           O0 += P0(n-1)*V(n-1)
 //                 ...                   O / row sum -> out
+//   The tail warps clear V(n) beyond the end of the sequence before its first product.
+//   P is handed over in two parts; products of a side start when the first one is written.
+//
+// one_q: 128 query rows, whose blocks of keys two warpgroups take in turn.
+//
+// Shared memory, 216868 of 232448 bytes:
+//   offset  bytes   field            what, and while it is live
+//   0       32768   q_smem           live from the first full barrier to the last Q*K
+//   32768   180224  kv_smem          live per slot from its full to its empty barrier
+//   212992  1024    correction_smem  live from alpha_full to alpha_empty
+//   214016  512     q_scale_smem     live from q_scale_full until softmax has them in registers
+//   214528  2048    k_scale_smem     live per buffer from k_scale_full to k_scale_empty
+//   216576  288     mbar_base        live the whole CTA
+//   216864  4       tmem_addr        live the whole CTA
+//   216868          end              sizeof 217088
+//
+// Inside of these fields:
+//   offset  bytes      stride  tile     what
+//   0       1 x 16384  32768   q_nope   128 rows of each half of Q, in columns of 64 bytes
+//   16384   1 x 16384  32768   q_rope   128 rows of each half of Q, in columns of 128 bytes
+//   32768   7 x 16384  16384   kv_nope  K_nope or V, 128 rows
+//   147456  4 x 16384  16384   k_rope   K_rope, 128 rows
+//   0       2 x 16384  16384   o        over q_smem: 64 columns of 128 rows, 16-byte units XORed by row
+//
+// Tensor memory, 512 of 512 columns; a lane is a query row:
+//   columns  region  type  what
+//   0-127    s0      f32   scores of even blocks
+//   128-255  s1      f32   scores of odd blocks
+//   0-31     p0      e4m3  over s0: probabilities of s0, packed
+//   128-159  p1      e4m3  over s1: probabilities of s1, packed
+//   0-1      state0  f32   over s0: row maximum and row sum of softmax warpgroup 0, for the other one
+//   128-129  state1  f32   over s1: row maximum and row sum of softmax warpgroup 1, for the other one
+//   256-383  o0      f32   output accumulator of side 0
+//   384-511  o1      f32   output accumulator of side 1
+//
+// Roles:
+//   role        warps  threads  registers  does
+//   softmax     0-7    256      200        scores -> P, row maximum and sum; at the end the output
+//   correction  8-11   128      64         rescales O where the reference point moved
+//   mma         12     32       48         one lane issues all products
+//   load        13     32       48         one lane issues all bulk copies
+//   tail        14-15  64       48         clears V rows beyond the sequence, once
+//   softmax waits on: alpha_empty, s_full, o_full, q_scale_full, k_scale_full
+//   softmax signals: p_first, p_rest, alpha_full, k_scale_empty
+//   correction waits on: alpha_full, o_full
+//   correction signals: p_first, alpha_empty
+//   mma waits on: p_first, p_rest, kv_full, v_tail_cleared
+//   mma signals: s_full, kv_empty, o_full
+//   load waits on: kv_empty, k_scale_empty
+//   load signals: kv_full, q_scale_full, k_scale_full
+//   tail waits on: kv_full
+//   tail signals: v_tail_cleared
+//
+// Barriers in shared memory (arrivals and bytes of one phase):
+//   barrier         stages  arrivals  bytes  signalled by            waited on by
+//   p_first_0       1       256       -      softmax and correction  mma
+//   p_rest_0        1       128       -      softmax                 mma
+//   p_first_1       1       256       -      softmax and correction  mma
+//   p_rest_1        1       128       -      softmax                 mma
+//   alpha_full_0    1       128       -      softmax                 correction
+//   alpha_empty_0   1       128       -      correction              softmax
+//   alpha_full_1    1       128       -      softmax                 correction
+//   alpha_empty_1   1       128       -      correction              softmax
+//   s_full          2       1         -      mma                     softmax
+//   kv_full         7       1         16384  load                    mma and tail
+//   kv_empty        7       1         -      mma                     load
+//   o_full          2       1         -      mma                     correction and softmax
+//   v_tail_cleared  1       2         -      tail                    mma
+//   q_scale_full    1       1         -      load                    softmax
+//   k_scale_full    4       1         -      load                    softmax
+//   k_scale_empty   4       4         -      softmax                 load
+//   state_written (bar 1): 256 threads: row maxima and sums of both softmax warpgroups can be read
+//   output_read (bar 2): 256 threads: O has left tensor memory, which warp 0 frees
+//
+// Schedule of one CTA (time runs downwards; n counts KV blocks from the last one down):
+//   load            mma                   softmax 0 / 1                       correction
+//   Q, K(n)         S0 = Q*K(n)                                               first O: nothing to rescale
+//   K(n-1)          S1 = Q*K(n-1)         0: S0 -> P0(n)
+//   V(n)            O0 = P0(n)*V(n)       1: S1 -> P1(n-1)
+//   V(n-1); K(n-2)  S0 = Q*K(n-2)         0: S0, factor -> P0(n-2)            rescale O0
+//   K(n-3)          O1 = P1(n-1)*V(n-1)
+//   V(n-2)          S1 = Q*K(n-3)         1: S1, factor -> P1(n-3)            rescale O1
+//   ...             O0 += P0(n-2)*V(n-2)
+//                   ...                   exchange sums; merge O0, O1 -> out
 //   The tail warps clear V(n) beyond the end of the sequence before its first product.
 //   P is handed over in two parts; products of a side start when the first one is written.
 
@@ -449,6 +533,25 @@ __device__ __forceinline__ void tcgen05_ld_32x32b_x32_f32(float (&r)[32], u32 tm
       : "memory");
 }
 
+// 2 consecutive columns of tensor memory: a thread gets those of its lane. The address holds the first lane
+// of the warp, 32 * (warp % 4), in its high half. Completed by tcgen05_wait_ld. PTX ISA: tcgen05.ld; sm_100a.
+__device__ __forceinline__ void tcgen05_ld_32x32b_x2_f32(float (&r)[2], u32 tmem) {
+  asm volatile(
+      "tcgen05.ld.sync.aligned.32x32b.x2.b32 {%0, %1}, [%2];"
+      : "=f"(r[0]), "=f"(r[1])
+      : "r"(tmem)
+      : "memory");
+}
+
+// 2 consecutive columns of tensor memory from a thread's registers, into its lane; addresses as of
+// tcgen05.ld. Completed by tcgen05_wait_st. PTX ISA: tcgen05.st; sm_100a.
+__device__ __forceinline__ void tcgen05_st_32x32b_x2_f32(u32 tmem, const float (&r)[2]) {
+  asm volatile(
+      "tcgen05.st.sync.aligned.32x32b.x2.b32 [%0], {%1, %2};" ::"r"(tmem),
+      "f"(r[0]), "f"(r[1])
+      : "memory");
+}
+
 // 32 consecutive columns of tensor memory from a thread's registers, into its lane; addresses as of
 // tcgen05.ld. Completed by tcgen05_wait_st. PTX ISA: tcgen05.st; sm_100a.
 __device__ __forceinline__ void tcgen05_st_32x32b_x32_f32(u32 tmem, const float (&r)[32]) {
@@ -658,6 +761,7 @@ namespace two_q {
 // ---- constants: the numbers of this kernel; barriers and shared memory have theirs below ----
 
 // Shape
+constexpr u32 kQRows = 256;  // query rows
 constexpr i32 kQTileRows = 128;  // query rows of one side, and of one softmax warpgroup
 constexpr u32 kSides = 2;  // accumulators of S
 
@@ -682,7 +786,6 @@ constexpr u32 kOutputReadThreads = 256;  // threads of output_read
 // Rings
 constexpr u32 kKStages = 3;  // slots of K
 constexpr u32 kVStages = 3;  // slots of V
-constexpr u32 kRingSteps = 1;  // slots from one block to the next
 constexpr u32 kKScaleBuffers = 3;  // buffers of the scales of a block of keys
 constexpr u32 kSideBarriers = 2;  // from a barrier of side 0 to the same of side 1
 
@@ -760,8 +863,7 @@ constexpr float kExp2C3 = 0x1.3f96a40000000p-4f;  // 0.07802452: 2^f on [0, 1), 
 constexpr float kRoundToInteger = 0x1.8000000000000p+23f;  // 1.5 * 2^23: a sum with it has no fraction
 
 // Output
-constexpr u32 kOutPasses = 1;  // passes in which a row is staged
-constexpr u32 kOutPassGroups = 4;  // groups of columns of O in a pass
+constexpr u32 kOutPassGroups = 4;  // groups of columns of O staged at a time
 constexpr u32 kOutPassUnits = 16;  // 16-byte units of a staged row
 constexpr u32 kOutGroupUnits = 4;  // 16-byte units of such a group
 constexpr u32 kOutUnitMask = 7;  // bits of the row that a unit is XORed with
@@ -785,7 +887,7 @@ enum class Mbarrier : u32 {
   alpha_empty_1 = 7,  // 128 arrivals a phase; the factors are read
   s_full = 8,  // 1 arrival a phase; Q*K has written S0, S1
   q1_full = 10,  // 1 arrival and 32768 bytes a phase; second half of Q
-  k_full = 11,  // 1 arrival and 65536 or 32768 bytes a phase; a block of K; first with 128 rows of Q
+  k_full = 11,  // 1 arrival and 65536 or 32768 bytes a phase; a block of K; first with Q
   k_empty = 14,  // 1 arrival a phase; the products that read the slot are done
   v_full = 17,  // 1 arrival and 16384 bytes a phase; a block of V
   v_empty = 20,  // 1 arrival a phase; the product that reads the slot is done
@@ -947,10 +1049,10 @@ __device__ __forceinline__ u32 o_cols(u32 side) { return kOFirstCol + side * kOS
 // The lanes of a warp, in the high half of a tensor-memory address.
 __device__ __forceinline__ u32 warp_lanes(u32 warp_in_group) { return warp_in_group * 32 << 16; }
 
-// The KV blocks of the two sides, which are the halves of the query rows here: both see the same blocks, each
-// as many as its rows need. A side without queries, or whose rows see no key, has none.
+// The two sides are the halves of the query rows: both see the same blocks, each as many as its rows need. A
+// side without queries, or whose rows see no key, has none.
 struct Sides {
-  i32 blocks[2];
+  i32 blocks[kSides];
 };
 
 __device__ __forceinline__ i32 side_first_row(const WorkTile& tile, u32 side) {
@@ -964,22 +1066,25 @@ __device__ __forceinline__ Sides sides_of(const WorkTile& tile) {
   return sides;
 }
 
-// Steps of a ring from one block to the next: a ring that K and V share has a slot of the other between.
-template <u32 kStages>
-__device__ __forceinline__ void next_block(PipelineState<kStages>& slot) {
-#pragma unroll
-  for (u32 i = 0; i < kRingSteps; ++i) slot.advance();
+// Which Q a side multiplies.
+__device__ __forceinline__ u32 side_q(u32 side) { return side; }
+
+// Where a role is in the rings.
+struct Cursors {
+  PipelineState<kKStages> k;
+  PipelineState<kVStages> v;
+};
+
+__device__ __forceinline__ Cursors first_cursors(u32 phase) {
+  Cursors at;
+  at.k = PipelineState<kKStages>{0, phase};
+  at.v = PipelineState<kVStages>{0, phase};
+  return at;
 }
 
-// The slots of the first K and of the first V; `phase` as the role starts with it.
-__device__ __forceinline__ PipelineState<kKStages> first_k_slot(u32 phase) {
-  return PipelineState<kKStages>{0, phase};
-}
-__device__ __forceinline__ PipelineState<kVStages> first_v_slot(u32 phase) {
-  PipelineState<kVStages> slot{0, phase};
-#pragma unroll
-  for (u32 i = 1; i < kRingSteps; ++i) slot.advance();  // behind the first K where they share a ring
-  return slot;
+// To the next slot behind a K.
+__device__ __forceinline__ void pass_k(Cursors& at) {
+  at.k.advance();
 }
 
 // ---- load warp ----
@@ -1052,54 +1157,63 @@ __device__ __forceinline__ void load_v_block(const TensorMaps& maps, const Param
                       tile.k_begin + block * kBlockN, tile.head * (i32)params.v_head_step);
 }
 
+// One block of K: its slot, its copies, with those of the first Q where it is the first block, its scales.
+__device__ __forceinline__ void bring_k(const TensorMaps& maps, const Params& params, const WorkTile& tile,
+                                        i32 block, bool first, bool issues_copies, Cursors& at,
+                                        PipelineState<kKScaleBuffers>& scales, u32 lane) {
+  float q_scale[kQRows / 32];
+  float k_scale[kBlockN / 32];
+  fetch_scales<kBlockN>(k_scale, params.k_scale, params.k_scale_token_stride,
+                        tile.k_begin + block * kBlockN, tile.kv_len - block * kBlockN, lane);
+  if (first) {
+    fetch_scales<kQRows>(q_scale, params.q_scale, params.q_scale_token_stride,
+                         tile.q_begin + tile.row_begin, tile.q_len - tile.row_begin, lane);
+  }
+  mbarrier_wait(k_empty(at.k.stage), at.k.phase);
+  if (issues_copies) {
+    mbarrier_arrive_expect_tx(k_full(at.k.stage), first ? kQKTxBytes : kKTxBytes);
+    if (first) load_q_side(maps, params, tile, 0, k_full(at.k.stage));
+    load_k_block(maps, params, tile, block, at.k.stage, at.k.stage);
+  }
+  pass_k(at);
+  if (first) {
+    store_scales<kQRows>(q_scale_tile(), q_scale, lane);
+    hand_over_scales(q_scale_full(), lane);
+  }
+  mbarrier_wait(k_scale_empty(scales.stage), scales.phase);
+  store_scales<kBlockN>(k_scale_tile(scales.stage), k_scale, lane);
+  hand_over_scales(k_scale_full(scales.stage), lane);
+  scales.advance();
+}
+
+// One block of V: its slot and its copies.
+__device__ __forceinline__ void bring_v(const TensorMaps& maps, const Params& params, const WorkTile& tile,
+                                        i32 block, bool issues_copies, Cursors& at) {
+  mbarrier_wait(v_empty(at.v.stage), at.v.phase);
+  if (issues_copies) load_v_block(maps, params, tile, block, at.v.stage);
+  at.v.advance();
+}
+
 // Waits on: k_empty, v_empty, k_scale_empty.
-// Signals: q1_full, k_full, v_full, q_scale_full, k_scale_full: one lane, by its arrival and
-// the bytes of its copies or, for scales, once all lanes have written theirs.
+// Signals: q1_full, k_full, v_full, q_scale_full, k_scale_full: one lane, by its
+// arrival and the bytes of its copies or, for scales, once all lanes have written theirs.
 __device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, const WorkTile& tile,
                                           u32 lane) {
   const bool issues_copies = elect_sync();
-  const i32 last_block = tile.num_blocks - 1;
   // The producer starts at phase 1: the parity before the first phase counts as complete, so the first pass
   // over a ring does not block.
-  PipelineState<kKStages> k = first_k_slot(1);
-  PipelineState<kVStages> v = first_v_slot(1);
+  Cursors at = first_cursors(1);
   PipelineState<kKScaleBuffers> scales{0, 1};
-  float k_scale[kBlockN / 32];
-  float q_scale[kBlockM / 32];
-
-  for (i32 block = last_block; block >= 0; --block) {
-    fetch_scales<kBlockN>(k_scale, params.k_scale, params.k_scale_token_stride,
-                          tile.k_begin + block * kBlockN, tile.kv_len - block * kBlockN, lane);
-    if (block == last_block) {
-      fetch_scales<kBlockM>(q_scale, params.q_scale, params.q_scale_token_stride,
-                            tile.q_begin + tile.row_begin, tile.q_len - tile.row_begin, lane);
+#pragma unroll 1
+  for (i32 block = tile.num_blocks - 1; block >= 0; --block) {
+    const bool first = block == tile.num_blocks - 1;
+    bring_k(maps, params, tile, block, first, issues_copies, at, scales, lane);
+    if (first && issues_copies) {
+      // The second half of Q comes while the first one is multiplied.
+      mbarrier_arrive_expect_tx(q1_full(), kQTxBytes);
+      load_q_side(maps, params, tile, 1, q1_full());
     }
-    mbarrier_wait(k_empty(k.stage), k.phase);
-    if (issues_copies) {
-      if (block == last_block) {
-        // The first half of Q comes with the first K, the second half while they are multiplied.
-        mbarrier_arrive_expect_tx(k_full(k.stage), kQKTxBytes);
-        load_q_side(maps, params, tile, 0, k_full(k.stage));
-        load_k_block(maps, params, tile, block, k.stage, k.stage);
-        mbarrier_arrive_expect_tx(q1_full(), kQTxBytes);
-        load_q_side(maps, params, tile, 1, q1_full());
-      } else {
-        mbarrier_arrive_expect_tx(k_full(k.stage), kKTxBytes);
-        load_k_block(maps, params, tile, block, k.stage, k.stage);
-      }
-    }
-    next_block(k);
-    if (block == last_block) {
-      store_scales<kBlockM>(q_scale_tile(), q_scale, lane);
-      hand_over_scales(q_scale_full(), lane);
-    }
-    mbarrier_wait(k_scale_empty(scales.stage), scales.phase);
-    store_scales<kBlockN>(k_scale_tile(scales.stage), k_scale, lane);
-    hand_over_scales(k_scale_full(scales.stage), lane);
-    scales.advance();
-    mbarrier_wait(v_empty(v.stage), v.phase);
-    if (issues_copies) load_v_block(maps, params, tile, block, v.stage);
-    next_block(v);
+    bring_v(maps, params, tile, block, issues_copies, at);
   }
 }
 
@@ -1113,8 +1227,8 @@ __device__ __forceinline__ bool has_tail(const WorkTile& tile) {
 // Waits on: v_full of the first block. Signals: v_tail_cleared.
 __device__ __forceinline__ void tail_warp(const WorkTile& tile, u32 warp_in_role, u32 lane) {
   if (!has_tail(tile)) return;
-  const PipelineState<kVStages> v = first_v_slot(0);
-  mbarrier_wait(v_full(v.stage), v.phase);
+  const u32 stage = 0;
+  mbarrier_wait(v_full(stage), 0);
   const u32 first_row = (u32)(tile.kv_len - (tile.num_blocks - 1) * kBlockN);
   // Swizzling moves 16-byte units within their row only, so whole rows are cleared without it.
 #pragma unroll 1
@@ -1122,7 +1236,7 @@ __device__ __forceinline__ void tail_warp(const WorkTile& tile, u32 warp_in_role
        unit += kTailWarps * 32) {
 #pragma unroll
     for (u32 chunk = 0; chunk < kVChunks; ++chunk) {
-      st_shared_v4_u32(v_tile(v.stage) + chunk * kVChunkBytes + unit * 16, 0, 0, 0, 0);
+      st_shared_v4_u32(v_tile(stage) + chunk * kVChunkBytes + unit * 16, 0, 0, 0, 0);
     }
   }
   fence_proxy_async_shared();  // the tensor core reads what ordinary stores wrote
@@ -1140,7 +1254,7 @@ __device__ __forceinline__ u64 k_major_descriptor(u32 tile, u32 width, u32 swizz
 // S of one side = Q * K^T. The first product overwrites S; all of them add up in fp32, whatever their type.
 __device__ __forceinline__ void issue_qk(u32 tmem, u32 side, u32 stage,
                                          u32 rope_buffer) {
-  const u64 q_nope = k_major_descriptor(q_nope_tile(side), kNopeWidth, kNopeSwizzleLayout);
+  const u64 q_nope = k_major_descriptor(q_nope_tile(side_q(side)), kNopeWidth, kNopeSwizzleLayout);
   const u64 k_nope = k_major_descriptor(k_nope_tile(stage), kNopeWidth, kNopeSwizzleLayout);
 #pragma unroll
   for (u32 chunk = 0; chunk < kNopeChunks; ++chunk) {
@@ -1151,7 +1265,7 @@ __device__ __forceinline__ void issue_qk(u32 tmem, u32 side, u32 stage,
       tcgen05_mma_f8f6f4_ss(tmem + s_cols(side), a, b, kQkNopeInstruction, chunk + step);
     }
   }
-  const u64 q_rope = k_major_descriptor(q_rope_tile(side), kRopeWidth, kRopeSwizzleLayout);
+  const u64 q_rope = k_major_descriptor(q_rope_tile(side_q(side)), kRopeWidth, kRopeSwizzleLayout);
   const u64 k_rope = k_major_descriptor(k_rope_tile(rope_buffer), kRopeWidth, kRopeSwizzleLayout);
 #pragma unroll
   for (u32 chunk = 0; chunk < kRopeChunks; ++chunk) {
@@ -1193,45 +1307,45 @@ __device__ __forceinline__ void issue_pv(u32 tmem, u32 side, u32 stage, u32 phas
 // Signals, by tcgen05.commit: s_full, k_empty, v_empty, o_full.
 __device__ __forceinline__ void mma_lane(const WorkTile& tile, u32 tmem) {
   const Sides sides = sides_of(tile);
-  PipelineState<kKStages> k = first_k_slot(0);
-  PipelineState<kVStages> v = first_v_slot(0);
-  PipelineState<kVStages> v_before = v;  // of the block whose P * V of side 1 is still due
-  u32 p_phase[2] = {0, 0};
+  Cursors at = first_cursors(0);
+  u32 v_before = 0;  // the slot of the V whose product with P of side 1 is still due
+  u32 p_phase[kSides] = {0, 0};
+#pragma unroll 1
   for (i32 block = tile.num_blocks - 1; block >= 0; --block) {
     const bool first = block == tile.num_blocks - 1;
-    mbarrier_wait(k_full(k.stage), k.phase);
+    mbarrier_wait(k_full(at.k.stage), at.k.phase);
     tcgen05_fence_after_thread_sync();
     if (block < sides.blocks[0]) {
-      issue_qk(tmem, 0, k.stage, k.stage);
+      issue_qk(tmem, 0, at.k.stage, at.k.stage);
       tcgen05_commit(s_full(0));
     }
     if (!first) {
       if (block + 1 < sides.blocks[1]) {
-        issue_pv(tmem, 1, v_before.stage, p_phase[1], block + 2 == sides.blocks[1]);
+        issue_pv(tmem, 1, v_before, p_phase[1], block + 2 == sides.blocks[1]);
         p_phase[1] ^= 1;
       }
-      tcgen05_commit(v_empty(v_before.stage));
+      tcgen05_commit(v_empty(v_before));
     } else {
       mbarrier_wait(q1_full(), 0);
       tcgen05_fence_after_thread_sync();
     }
     if (block < sides.blocks[1]) {
-      issue_qk(tmem, 1, k.stage, k.stage);
+      issue_qk(tmem, 1, at.k.stage, at.k.stage);
       tcgen05_commit(s_full(1));
     }
-    tcgen05_commit(k_empty(k.stage));
-    next_block(k);
+    tcgen05_commit(k_empty(at.k.stage));
+    pass_k(at);
 
-    mbarrier_wait(v_full(v.stage), v.phase);
+    mbarrier_wait(v_full(at.v.stage), at.v.phase);
     if (first && has_tail(tile)) mbarrier_wait(v_tail_cleared(), 0);
     if (block < sides.blocks[0]) {
-      issue_pv(tmem, 0, v.stage, p_phase[0], block + 1 == sides.blocks[0]);
+      issue_pv(tmem, 0, at.v.stage, p_phase[0], block + 1 == sides.blocks[0]);
       p_phase[0] ^= 1;
     }
-    v_before = v;
-    next_block(v);
+    v_before = at.v.stage;
+    at.v.advance();
   }
-  if (sides.blocks[1] > 0) issue_pv(tmem, 1, v_before.stage, p_phase[1], sides.blocks[1] == 1);
+  if (sides.blocks[1] > 0) issue_pv(tmem, 1, v_before, p_phase[1], sides.blocks[1] == 1);
 }
 
 // ---- correction warpgroup ----
@@ -1250,12 +1364,14 @@ __device__ __forceinline__ void rescale_output(u32 o, float factor) {
   tcgen05_wait_st();
 }
 
-// One step of a side: O, which P * V of the block before has left, goes with the factors of this block. They
-// are given back only after o_full, so that softmax never falls two phases of o_full behind.
-__device__ __forceinline__ void correct(u32 tmem, u32 side, u32 phase, u32 warp_in_group, u32 lane) {
+// One step of a side: O, which P * V of the block before has left, goes with the factors of this block;
+// `before` is the side of that product and `phase_before` its phase. The factors are given back only after
+// o_full, so that softmax never falls two phases of o_full behind.
+__device__ __forceinline__ void correct(u32 tmem, u32 side, u32 phase, u32 before, u32 phase_before,
+                                        u32 warp_in_group, u32 lane) {
   mbarrier_wait(alpha_full(side), phase);
   const float factor = ld_shared_f32(correction_word(side * kQTileRows + warp_in_group * 32 + lane));
-  mbarrier_wait(o_full(side), phase);
+  mbarrier_wait(o_full(before), phase_before);
   tcgen05_fence_after_thread_sync();
   if (vote_any(factor != 1.0f)) rescale_output(tmem + o_cols(side) + warp_lanes(warp_in_group), factor);
   tcgen05_fence_before_thread_sync();
@@ -1271,15 +1387,15 @@ __device__ __forceinline__ void correction_warpgroup(const WorkTile& tile, u32 t
   // The first P * V of a side overwrites O: there is nothing to rescale.
   if (sides.blocks[0] > 0) mbarrier_arrive(p_first(0));
   if (sides.blocks[1] > 0) mbarrier_arrive(p_first(1));
-  u32 phase[2] = {0, 0};
+  u32 phase[kSides] = {0, 0};
 #pragma unroll 1
   for (i32 block = tile.num_blocks - 2; block >= 0; --block) {
     if (block + 1 < sides.blocks[0]) {
-      correct(tmem, 0, phase[0], warp_in_group, lane);
+      correct(tmem, 0, phase[0], 0, phase[0], warp_in_group, lane);
       phase[0] ^= 1;
     }
     if (block + 1 < sides.blocks[1]) {
-      correct(tmem, 1, phase[1], warp_in_group, lane);
+      correct(tmem, 1, phase[1], 1, phase[1], warp_in_group, lane);
       phase[1] ^= 1;
     }
   }
@@ -1411,15 +1527,15 @@ __device__ __forceinline__ u32 staged_unit(u32 row_in_warp, u32 unit) {
   return row_in_warp * kOutPassUnits + (unit ^ (row_in_warp & kOutUnitMask));
 }
 
-// Columns of O of one row, scaled, to staged units: eight 16-bit elements each.
+// Columns of one output row to staged units: eight 16-bit elements each.
 __device__ __forceinline__ void stage_group(u32 staged, u32 lane, u32 first_unit,
-                                            const float (&x)[kOGroupCols], float scale) {
+                                            const float (&x)[kOGroupCols]) {
 #pragma unroll
   for (u32 i = 0; i < kOGroupCols / 8; ++i) {
     u32 word[4];
 #pragma unroll
     for (u32 j = 0; j < 4; ++j) {
-      word[j] = cvt_bf16x2(x[8 * i + 2 * j] * scale, x[8 * i + 2 * j + 1] * scale);
+      word[j] = cvt_bf16x2(x[8 * i + 2 * j], x[8 * i + 2 * j + 1]);
     }
     st_shared_v4_u32(staged + staged_unit(lane, first_unit + i) * 16, word[0], word[1], word[2], word[3]);
   }
@@ -1427,42 +1543,53 @@ __device__ __forceinline__ void stage_group(u32 staged, u32 lane, u32 first_unit
 
 // Where a softmax thread stands.
 struct SoftmaxThread {
-  u32 side;
-  u32 s;           // its row of S in tensor memory, and of P, which lies over S
+  u32 tmem;        // its lane of tensor memory
   u32 correction;  // its word of correction_smem
 };
 
-// Writes O / row sum. Each warp stages its own 32 rows over Q, which is dead: the last Q * K was issued
-// before the last P * V, whose o_full was waited for. Rows beyond the sequence are not written.
-__device__ __forceinline__ void store_output(const Params& params, const WorkTile& tile,
-                                             const SoftmaxRow& row, u32 tmem, u32 side, u32 warp_in_group) {
-  const u32 lane = lane_index();
-  // A row that sees no key gives 0, whatever lies in its scales and in V: its O may be 0 * NaN.
-  const bool sees_keys = row.visible > 0;
-  const float scale = 1.0f / row.row_sum;
-  const u32 o = tmem + o_cols(side) + warp_lanes(warp_in_group);
-  const u32 staged = o_tile(side) + warp_in_group * 32 * kOutPassUnits * 16;
-  const i32 first_row = side_first_row(tile, side) + (i32)(warp_in_group * 32);
-#pragma unroll 1
-  for (u32 pass = 0; pass < kOutPasses; ++pass) {
-#pragma unroll 1
-    for (u32 group = 0; group < kOutPassGroups; ++group) {
-      float x[kOGroupCols];
-      tcgen05_ld_32x32b_x32_f32(x, o + (pass * kOutPassGroups + group) * kOGroupCols);
-      tcgen05_wait_ld(x);
+// What a thread's output row is made from.
+struct OutputRow {
+  u32 o;  // its lane of O
+  float scale;
+  bool sees_keys;  // a row that sees no key gives 0, whatever lies in its scales and in V: O may be 0 * NaN
+};
+
+__device__ __forceinline__ void fetch_output(float (&x)[kOGroupCols], const OutputRow& from, u32 group) {
+  tcgen05_ld_32x32b_x32_f32(x, from.o + group * kOGroupCols);
+  tcgen05_wait_ld(x);
 #pragma unroll
-      for (u32 i = 0; i < kOGroupCols; ++i) x[i] = sees_keys ? x[i] : 0.0f;
-      stage_group(staged, lane, group * kOutGroupUnits, x, sees_keys ? scale : 0.0f);
+  for (u32 i = 0; i < kOGroupCols; ++i) x[i] = from.sees_keys ? x[i] * from.scale : 0.0f;
+}
+
+// Writes some groups of columns of 32 rows. Each warp stages its own rows over Q, which is dead: the last
+// Q * K was issued before the last P * V, whose o_full was waited for. Rows beyond the sequence are not
+// written.
+__device__ __forceinline__ void store_output(const Params& params, const WorkTile& tile,
+                                             const OutputRow& from, u32 side, i32 side_row,
+                                             u32 warp_in_group, u32 first_group, u32 end_group) {
+  const u32 lane = lane_index();
+  const u32 staged = o_tile(side) + warp_in_group * 32 * kOutPassUnits * 16;
+  const i32 first_row = side_row + (i32)(warp_in_group * 32);
+#pragma unroll 1
+  for (u32 pass = first_group; pass < end_group; pass += kOutPassGroups) {
+    const u32 groups = end_group - pass < kOutPassGroups ? end_group - pass : kOutPassGroups;
+#pragma unroll 1
+    for (u32 group = 0; group < groups; ++group) {
+      float x[kOGroupCols];
+      fetch_output(x, from, pass + group);
+      stage_group(staged, lane, group * kOutGroupUnits, x);
     }
     warp_sync();
 #pragma unroll 1
     for (u32 i = lane; i < 32 * kOutPassUnits; i += 32) {
       const u32 row_in_warp = i / kOutPassUnits, unit = i % kOutPassUnits;
-      const i32 number = first_row + (i32)row_in_warp;
-      u32 word[4];
-      ld_shared_v4_u32(staged + staged_unit(row_in_warp, unit) * 16, word);
-      u8* destination = output_row(params, tile, number) + (pass * kOutPassUnits + unit) * 16;
-      if (number < tile.q_len) st_global_v4_u32(destination, word[0], word[1], word[2], word[3]);
+      const i32 row = first_row + (i32)row_in_warp;
+      u8* destination = output_row(params, tile, row) + (pass * kOutGroupUnits + unit) * 16;
+      if (row < tile.q_len && unit < groups * kOutGroupUnits) {
+        u32 word[4];
+        ld_shared_v4_u32(staged + staged_unit(row_in_warp, unit) * 16, word);
+        st_global_v4_u32(destination, word[0], word[1], word[2], word[3]);
+      }
     }
     warp_sync();
   }
@@ -1488,44 +1615,44 @@ __device__ __forceinline__ SoftmaxRow first_softmax_row(const Params& params, co
 }
 
 // P is handed over in two parts: P * V of the first runs while the rest is rounded and written.
-__device__ __forceinline__ void write_p(Scores& s, const SoftmaxThread& self, SoftmaxRow& row,
-                                        float rescale) {
+__device__ __forceinline__ void write_p(Scores& s, u32 p, u32 side, SoftmaxRow& row, float rescale) {
   float sum[2] = {row.row_sum * rescale, 0.0f};
 #pragma unroll
   for (u32 group = 0; group < kScoreGroups; ++group) {
     exponentiate(s[group], row, sum);
-    store_p(self.s + group * kPGroupCols, s[group]);
+    store_p(p + group * kPGroupCols, s[group]);
     if (group + 1 == kPFirstGroups || group + 1 == kScoreGroups) {
       tcgen05_wait_st();
       tcgen05_fence_before_thread_sync();
-      mbarrier_arrive(group + 1 == kPFirstGroups ? p_first(self.side) : p_rest(self.side));
+      mbarrier_arrive(group + 1 == kPFirstGroups ? p_first(side) : p_rest(side));
     }
   }
   row.row_sum = sum[0] + sum[1];
 }
 
-// One block: S -> P, and the row's state goes with it. `phase` is that of S; the factors for correction are
-// one phase behind, since the first block has none.
+// One block: S of a side -> P, and the row's state goes with it. The first block of an O has no factors, so
+// that their phase differs from that of S.
 template <bool kMasked>
-__device__ __forceinline__ void softmax_step(const SoftmaxThread& self, SoftmaxRow& row, i32 block, u32 phase,
-                                             bool first,
-                                             u32 scale_buffer, u32 scale_phase) {
+__device__ __forceinline__ void softmax_step(const SoftmaxThread& self, SoftmaxRow& row, i32 block, u32 side,
+                                             u32 phase, u32 alpha_phase, bool first,
+                                             const PipelineState<kKScaleBuffers>& scales) {
   Scores s;
-  mbarrier_wait(s_full(self.side), phase);
+  const u32 s_address = self.tmem + s_cols(side);
+  mbarrier_wait(s_full(side), phase);
   tcgen05_fence_after_thread_sync();
-  load_scores(s, self.s);
-  mbarrier_wait(k_scale_full(scale_buffer), scale_phase);
-  scale_scores(s, k_scale_tile(scale_buffer));
+  load_scores(s, s_address);
+  mbarrier_wait(k_scale_full(scales.stage), scales.phase);
+  scale_scores(s, k_scale_tile(scales.stage));
   warp_sync();
-  if (elect_sync()) mbarrier_arrive(k_scale_empty(scale_buffer));
+  if (elect_sync()) mbarrier_arrive(k_scale_empty(scales.stage));
   if (kMasked) mask_scores(s, row.visible - block * kBlockN);
   const float rescale = raise_row_max(row, block_max(s));
   if (!first) {
     st_shared_f32(self.correction, rescale);
-    mbarrier_arrive(alpha_full(self.side));
+    mbarrier_arrive(alpha_full(side));
   }
-  write_p(s, self, row, rescale);
-  if (!first) mbarrier_wait(alpha_empty(self.side), phase ^ 1);
+  write_p(s, s_address, side, row, rescale);  // P lies over S
+  if (!first) mbarrier_wait(alpha_empty(side), alpha_phase);
 }
 
 // Waits on: alpha_empty, s_full, o_full, q_scale_full, k_scale_full.
@@ -1534,34 +1661,29 @@ __device__ __forceinline__ void softmax_warpgroup(const Params& params, const Wo
                                                   u32 side, u32 warp_in_group) {
   const u32 row_in_tile = side * kQTileRows + warp_in_group * 32 + lane_index();
   const RowBlocks blocks = row_blocks(tile, side_first_row(tile, side), kQTileRows);
-  SoftmaxThread self;
-  self.side = side;
-  self.s = tmem + s_cols(side) + warp_lanes(warp_in_group);
-  self.correction = correction_word(row_in_tile);
+  const SoftmaxThread self{tmem + warp_lanes(warp_in_group), correction_word(row_in_tile)};
   mbarrier_wait(q_scale_full(), 0);
   SoftmaxRow row = first_softmax_row(params, tile, row_in_tile);
-  PipelineState<kKScaleBuffers> scales{0, 0};
-
   u32 phase = 0;
-  i32 block = tile.num_blocks - 1;
+  PipelineState<kKScaleBuffers> scales{0, 0};
   // Blocks that only the other side sees: their scales are given back unread.
-  for (; block >= blocks.visible; --block) {
+#pragma unroll 1
+  for (i32 block = tile.num_blocks - 1; block >= blocks.visible; --block) {
     mbarrier_wait(k_scale_full(scales.stage), scales.phase);
     warp_sync();
     if (elect_sync()) mbarrier_arrive(k_scale_empty(scales.stage));
     scales.advance();
   }
+  i32 block = blocks.visible - 1;
 #pragma unroll 1
   for (; block >= blocks.unmasked && block >= 0; --block) {
-    softmax_step<true>(self, row, block, phase, block + 1 == blocks.visible,
-                       scales.stage, scales.phase);
+    softmax_step<true>(self, row, block, side, phase, phase ^ 1, block + 1 == blocks.visible, scales);
     scales.advance();
     phase ^= 1;
   }
 #pragma unroll 1
   for (; block >= 0; --block) {
-    softmax_step<false>(self, row, block, phase, false,
-                        scales.stage, scales.phase);
+    softmax_step<false>(self, row, block, side, phase, phase ^ 1, false, scales);
     scales.advance();
     phase ^= 1;
   }
@@ -1569,10 +1691,11 @@ __device__ __forceinline__ void softmax_warpgroup(const Params& params, const Wo
   if (blocks.visible > 0) {
     mbarrier_wait(o_full(side), phase ^ 1);
     tcgen05_fence_after_thread_sync();
-    store_output(params, tile, row, tmem, side, warp_in_group);
+    const OutputRow from{self.tmem + o_cols(side), 1.0f / row.row_sum, row.visible > 0};
+    store_output(params, tile, from, side, side_first_row(tile, side), warp_in_group, 0, kOGroups);
   } else {
-    store_empty_rows(params, tile, side * kQTileRows, kQTileRows, warp_in_group * 32 + lane_index(),
-                     kQTileRows);
+    const u32 thread = warp_in_group * 32 + lane_index();
+    store_empty_rows(params, tile, side * kQTileRows, kQTileRows, thread, kQTileRows);
   }
 }
 
@@ -1662,6 +1785,1048 @@ __device__ __forceinline__ void run(const TensorMaps& maps, const Params& params
 
 }  // namespace two_q
 
+// ==== one_q: 128 query rows, whose blocks of keys two warpgroups take in turn ====
+
+namespace one_q {
+
+// ---- constants: the numbers of this kernel; barriers and shared memory have theirs below ----
+
+// Shape
+constexpr u32 kQRows = 128;  // query rows
+constexpr i32 kQTileRows = 128;  // query rows of one side, and of one softmax warpgroup
+constexpr u32 kSides = 2;  // accumulators of S
+
+// Roles
+constexpr u32 kSoftmaxWarpEnd = 8;  // first warp after the softmax role
+constexpr u32 kCorrectionWarpEnd = 12;  // first warp after the correction role
+constexpr u32 kMmaWarpEnd = 13;  // first warp after the mma role
+constexpr u32 kLoadWarpEnd = 14;  // first warp after the load role
+constexpr u32 kMmaWarpBegin = 12;  // the MMA warp
+constexpr u32 kTailWarpBegin = 14;  // first tail warp
+constexpr u32 kTailWarps = 2;  // one lane of each arrives
+constexpr int kSoftmaxRegisters = 200;  // per thread, after setmaxnreg
+constexpr int kCorrectionRegisters = 64;  // per thread, after setmaxnreg
+constexpr int kLastWarpgroupRegisters = 48;  // per thread, after setmaxnreg: MMA, load and tail warps
+constexpr u32 kOneArrival = 1;  // one lane, or one tcgen05.commit
+constexpr u32 kPFirstArrivals = 256;  // the threads of softmax and those of correction
+constexpr u32 kSoftmaxArrivals = 128;  // every thread of one softmax warpgroup
+constexpr u32 kCorrectionArrivals = 128;  // every thread of the correction warpgroup
+constexpr u32 kScaleReaderWarps = 4;  // one lane of each warp that reads key scales
+constexpr u32 kStateWrittenThreads = 256;  // threads of state_written
+constexpr u32 kOutputReadThreads = 256;  // threads of output_read
+
+// Rings
+constexpr u32 kKStages = 7;  // slots of the ring of K and V
+constexpr u32 kVStages = 7;  // the same
+constexpr u32 kRopeBuffers = 4;  // buffers of K_rope
+constexpr u32 kKScaleBuffers = 4;  // buffers of the scales of a block of keys
+constexpr u32 kSideBarriers = 2;  // from a barrier of side 0 to the same of side 1
+
+// Places of tiles in their fields
+constexpr u32 kQNopeOffset = 0;  // q_nope in q_smem, bytes
+constexpr u32 kQNopeStride = 32768;  // from one to the next of 1
+constexpr u32 kQRopeOffset = 16384;  // q_rope in q_smem, bytes
+constexpr u32 kQRopeStride = 32768;  // from one to the next of 1
+constexpr u32 kKvNopeOffset = 0;  // kv_nope in kv_smem, bytes
+constexpr u32 kKvNopeStride = 16384;  // from one to the next of 7
+constexpr u32 kKRopeOffset = 114688;  // k_rope in kv_smem, bytes
+constexpr u32 kKRopeStride = 16384;  // from one to the next of 4
+constexpr u32 kOOffset = 0;  // o in q_smem, bytes
+constexpr u32 kOStride = 16384;  // from one to the next of 2
+
+// Chunks: tiles lie in columns of one swizzle width
+constexpr i32 kNopeChunks = 2;  // of Q_nope and K_nope
+constexpr i32 kNopeChunkElems = 64;  // elements
+constexpr u32 kNopeWidth = 64;  // bytes of a chunk row, and swizzle width
+constexpr u32 kNopeSwizzleLayout = 4;  // of the matrix descriptor
+constexpr i32 kRopeChunks = 1;  // of Q_rope and K_rope
+constexpr i32 kRopeChunkElems = 64;  // elements
+constexpr u32 kRopeWidth = 128;  // bytes of a chunk row, and swizzle width
+constexpr u32 kRopeSwizzleLayout = 2;  // of the matrix descriptor
+constexpr i32 kVChunks = 2;  // of V rows
+constexpr i32 kVChunkElems = 64;  // elements
+constexpr u32 kVWidth = 64;  // bytes of a chunk row, and swizzle width
+constexpr u32 kVSwizzleLayout = 4;  // of the matrix descriptor
+constexpr u32 kVRowUnits = 4;  // 16-byte units of a chunk row of V
+
+// Bytes of copies
+constexpr u32 kQNopeChunkBytes = 8192;  // kQTileRows * 64
+constexpr u32 kKNopeChunkBytes = 8192;  // kBlockN * 64
+constexpr u32 kQRopeChunkBytes = 16384;  // kQTileRows * 128
+constexpr u32 kKRopeChunkBytes = 16384;  // kBlockN * 128
+constexpr u32 kVChunkBytes = 8192;  // kBlockN * 64
+constexpr u32 kQTxBytes = 32768;  // Q of one side, whole boxes
+constexpr u32 kKTxBytes = 32768;  // K, whole boxes
+constexpr u32 kQKTxBytes = 65536;  // both: the first phase
+constexpr u32 kVTxBytes = 16384;  // V, whole boxes
+
+// Tensor memory
+constexpr u32 kTmemCols = 512;  // allocated, 512 of them used
+constexpr u32 kSStrideCols = 128;  // from S of side 0 to S of side 1
+constexpr u32 kOFirstCol = 256;  // O of side 0
+constexpr u32 kOStrideCols = 128;  // from O of side 0 to O of side 1
+constexpr u32 kScoreGroups = 4;  // groups of 32 columns of S
+constexpr u32 kScoreGroupCols = 32;  // columns, and keys
+constexpr u32 kPGroupCols = 8;  // columns of the P of such a group, packed
+constexpr u32 kPFirstGroups = 3;  // groups in the first part of P
+constexpr u32 kOGroups = 4;  // groups of columns of O
+constexpr u32 kOGroupCols = 32;  // columns that a thread has in registers at a time
+constexpr u32 kOFirstHalfGroups = 2;  // groups that side 0 stores, side 1 stores the others
+
+// Products
+constexpr u32 kMmaStepBytes = 32;  // bytes of an operand row in one product, along K
+constexpr u32 kKMajorLeadingBytes = 16;  // not used by swizzled K-major operands
+constexpr u32 kQkNopeInstruction = 0x08200010;  // 128 x 128 x 32
+constexpr u32 kQkRopeInstruction = 0x08200490;  // 128 x 128 x 16
+constexpr u32 kPvInstruction = 0x08210010;  // 128 x 128 x 32, B by columns
+constexpr u32 kPvSteps = 4;  // products along the keys
+constexpr u32 kPvFirstSteps = 3;  // of these, for the first 96 keys
+constexpr u32 kPvStepBytes = 2048;  // of V: 32 keys * kVWidth
+constexpr u32 kPStepCols = 8;  // columns of P in one product
+
+// Softmax
+constexpr float kLiftLog2 = 0x1.8000000000000p+2f;  // 6: log2 of what P is multiplied by
+constexpr float kRescaleThresholdLog2 = 0x1.0000000000000p+1f;  // 2: log2 of the growth that moves the rows
+constexpr float kSmallestFactor = 0x1.0000000000000p-100f;  // 2^-100: stands in for a factor of 0
+constexpr float kExp2C0 = 0x1.fff6320000000p-1f;  // 0.9999252: 2^f on [0, 1), coefficient of f^0
+constexpr float kExp2C1 = 0x1.64444c0000000p-1f;  // 0.6958336: 2^f on [0, 1), coefficient of f^1
+constexpr float kExp2C2 = 0x1.cefc4c0000000p-3f;  // 0.2260672: 2^f on [0, 1), coefficient of f^2
+constexpr float kExp2C3 = 0x1.3f96a40000000p-4f;  // 0.07802452: 2^f on [0, 1), coefficient of f^3
+constexpr float kRoundToInteger = 0x1.8000000000000p+23f;  // 1.5 * 2^23: a sum with it has no fraction
+
+// Output
+constexpr u32 kOutPassGroups = 2;  // groups of columns of O staged at a time
+constexpr u32 kOutPassUnits = 8;  // 16-byte units of a staged row
+constexpr u32 kOutGroupUnits = 4;  // 16-byte units of such a group
+constexpr u32 kOutUnitMask = 7;  // bits of the row that a unit is XORed with
+
+// ---- barriers ----
+
+// Hardware barriers; id 0 belongs to cta_sync.
+enum class NamedBarrier : u32 {
+  state_written = 1,  // 256 threads: row maxima and sums of both softmax warpgroups can be read
+  output_read = 2,  // 256 threads: O has left tensor memory, which warp 0 frees
+};
+
+// First index of each kind in mbar_base.
+enum class Mbarrier : u32 {
+  p_first_0 = 0,  // 256 arrivals a phase; the first part of P is written and O is rescaled
+  p_rest_0 = 1,  // 128 arrivals a phase; the rest of P is written
+  p_first_1 = 2,  // 256 arrivals a phase; the first part of P is written and O is rescaled
+  p_rest_1 = 3,  // 128 arrivals a phase; the rest of P is written
+  alpha_full_0 = 4,  // 128 arrivals a phase; the factors are written
+  alpha_empty_0 = 5,  // 128 arrivals a phase; the factors are read
+  alpha_full_1 = 6,  // 128 arrivals a phase; the factors are written
+  alpha_empty_1 = 7,  // 128 arrivals a phase; the factors are read
+  s_full = 8,  // 1 arrival a phase; Q*K has written S0, S1
+  kv_full = 10,  // 1 arrival and 65536 or 32768 or 16384 bytes a phase; K and V in turn; first with Q
+  kv_empty = 17,  // 1 arrival a phase; the products that read the slot are done
+  o_full = 24,  // 1 arrival a phase; P*V has written O0, O1
+  v_tail_cleared = 26,  // 2 arrivals a phase; once, before the first P*V: rows beyond the sequence are zero
+  q_scale_full = 27,  // 1 arrival a phase; the load warp has written the scales of all rows
+  k_scale_full = 28,  // 1 arrival a phase; the load warp has written the scales of a block of keys
+  k_scale_empty = 32,  // 4 arrivals a phase; one lane of each warp that has read the scales
+};
+
+// ---- shared memory ----
+
+// The map of one CTA's shared memory, not an object: code takes 32-bit addresses from it.
+struct alignas(1024) MLASmemStorage {
+  static constexpr u32 q_nope_bytes = 16384;  // BM * padded nope_depth * sizeof(qkv)
+  static constexpr u32 q_rope_bytes = 16384;  // BM * padded rope_depth * sizeof(rope)
+  static constexpr u32 q_bytes = 32768;  // q_nope_bytes + q_rope_bytes
+  static constexpr u32 num_kv_stages = 7;  // slots of the shared ring
+  static constexpr u32 kv_nope_bytes = 114688;  // BN * shared_kv_cols * sizeof(qkv) * num_kv_stages
+  static constexpr u32 kv_rope_bytes = 65536;  // BN * padded rope_depth * sizeof(rope) * rope buffers
+  static constexpr u32 kv_bytes = 180224;  // kv_nope_bytes + kv_rope_bytes
+  static constexpr u32 q_scale_bytes = 512;  // BM * sizeof(scale)
+  static constexpr u32 k_scale_bytes = 512;  // BN * sizeof(scale), one buffer
+  static constexpr u32 correction_smem_size = 256;  // elements, one for each softmax thread
+
+  // Each half of Q: nope, then rope, 128 rows. The output is staged here at the end.
+  // Live: from the first full barrier to the last Q*K.
+  alignas(1024) u8 q_smem[32768];
+  // Ring in which K_nope and V alternate, then K_rope; 128 rows a slot.
+  // Live: per slot from its full to its empty barrier.
+  alignas(1024) u8 kv_smem[180224];
+  // The factor by which softmax lets correction rescale O, one for each softmax thread.
+  // Live: from alpha_full to alpha_empty.
+  alignas(4) float correction_smem[256];
+  // Scales of the query rows.
+  // Live: from q_scale_full until softmax has them in registers.
+  alignas(4) float q_scale_smem[128];
+  // 4 buffers of the scales of a block of keys.
+  // Live: per buffer from k_scale_full to k_scale_empty.
+  alignas(4) float k_scale_smem[512];
+  // mbarriers.
+  // Live: the whole CTA.
+  alignas(8) u64 mbar_base[36];
+  // Base of tensor memory.
+  // Live: the whole CTA.
+  alignas(4) u32 tmem_addr[1];
+};
+
+// Planner and compiler are two witnesses of the map; where they disagree, generate the file again.
+MLA_ASSERT_FIELD(MLASmemStorage, q_smem, 0, 32768);
+MLA_ASSERT_FIELD(MLASmemStorage, kv_smem, 32768, 180224);
+MLA_ASSERT_FIELD(MLASmemStorage, correction_smem, 212992, 1024);
+MLA_ASSERT_FIELD(MLASmemStorage, q_scale_smem, 214016, 512);
+MLA_ASSERT_FIELD(MLASmemStorage, k_scale_smem, 214528, 2048);
+MLA_ASSERT_FIELD(MLASmemStorage, mbar_base, 216576, 288);
+MLA_ASSERT_FIELD(MLASmemStorage, tmem_addr, 216864, 4);
+static_assert(MLASmemStorage::q_bytes == sizeof(MLASmemStorage::q_smem), "q_bytes");
+static_assert(MLASmemStorage::kv_bytes == sizeof(MLASmemStorage::kv_smem), "kv_bytes");
+static_assert(MLASmemStorage::q_scale_bytes == sizeof(MLASmemStorage::q_scale_smem), "q_scale_bytes");
+static_assert(MLA_OFFSETOF(MLASmemStorage, tmem_addr) + sizeof(MLASmemStorage::tmem_addr) == 216868,
+              "bytes used of MLASmemStorage: regenerate");
+static_assert(sizeof(MLASmemStorage) == 217088 && alignof(MLASmemStorage) == 1024,
+              "size of MLASmemStorage: regenerate");
+static_assert(sizeof(MLASmemStorage) <= 232448, "MLASmemStorage exceeds the shared memory of a CTA");
+
+// Addresses in shared memory, by name.
+__device__ __forceinline__ u32 q_nope_tile(u32 index) {
+  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, q_smem) + kQNopeOffset +
+         index * kQNopeStride;
+}
+__device__ __forceinline__ u32 q_rope_tile(u32 index) {
+  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, q_smem) + kQRopeOffset +
+         index * kQRopeStride;
+}
+__device__ __forceinline__ u32 kv_nope_tile(u32 index) {
+  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, kv_smem) + kKvNopeOffset +
+         index * kKvNopeStride;
+}
+__device__ __forceinline__ u32 k_rope_tile(u32 index) {
+  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, kv_smem) + kKRopeOffset +
+         index * kKRopeStride;
+}
+__device__ __forceinline__ u32 o_tile(u32 index) {
+  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, q_smem) + kOOffset +
+         index * kOStride;
+}
+__device__ __forceinline__ u32 q_scale_tile() {
+  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, q_scale_smem);
+}
+__device__ __forceinline__ u32 k_scale_tile(u32 buffer) {
+  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, k_scale_smem) +
+         buffer * MLASmemStorage::k_scale_bytes;
+}
+__device__ __forceinline__ u32 correction_word(u32 softmax_thread) {
+  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, correction_smem) +
+         softmax_thread * (u32)sizeof(float);
+}
+__device__ __forceinline__ u32 tmem_addr_word() {
+  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, tmem_addr);
+}
+
+__device__ __forceinline__ u32 mbarrier_at(Mbarrier first, u32 stage) {
+  return smem_base() + (u32)MLA_OFFSETOF(MLASmemStorage, mbar_base) + ((u32)first + stage) * (u32)sizeof(u64);
+}
+__device__ __forceinline__ u32 p_first(u32 side) {
+  return mbarrier_at(Mbarrier::p_first_0, side * kSideBarriers);
+}
+__device__ __forceinline__ u32 p_rest(u32 side) {
+  return mbarrier_at(Mbarrier::p_rest_0, side * kSideBarriers);
+}
+__device__ __forceinline__ u32 alpha_full(u32 side) {
+  return mbarrier_at(Mbarrier::alpha_full_0, side * kSideBarriers);
+}
+__device__ __forceinline__ u32 alpha_empty(u32 side) {
+  return mbarrier_at(Mbarrier::alpha_empty_0, side * kSideBarriers);
+}
+__device__ __forceinline__ u32 s_full(u32 side) {
+  return mbarrier_at(Mbarrier::s_full, side);
+}
+__device__ __forceinline__ u32 kv_full(u32 stage) {
+  return mbarrier_at(Mbarrier::kv_full, stage);
+}
+__device__ __forceinline__ u32 kv_empty(u32 stage) {
+  return mbarrier_at(Mbarrier::kv_empty, stage);
+}
+__device__ __forceinline__ u32 o_full(u32 side) {
+  return mbarrier_at(Mbarrier::o_full, side);
+}
+__device__ __forceinline__ u32 v_tail_cleared() {
+  return mbarrier_at(Mbarrier::v_tail_cleared, 0);
+}
+__device__ __forceinline__ u32 q_scale_full() {
+  return mbarrier_at(Mbarrier::q_scale_full, 0);
+}
+__device__ __forceinline__ u32 k_scale_full(u32 stage) {
+  return mbarrier_at(Mbarrier::k_scale_full, stage);
+}
+__device__ __forceinline__ u32 k_scale_empty(u32 stage) {
+  return mbarrier_at(Mbarrier::k_scale_empty, stage);
+}
+
+// First columns in tensor memory, counted from the allocation.
+__device__ __forceinline__ u32 s_cols(u32 side) { return side * kSStrideCols; }
+__device__ __forceinline__ u32 p_cols(u32 side) { return side * kSStrideCols; }  // P lies over S
+__device__ __forceinline__ u32 o_cols(u32 side) { return kOFirstCol + side * kOStrideCols; }
+// The lanes of a warp, in the high half of a tensor-memory address.
+__device__ __forceinline__ u32 warp_lanes(u32 warp_in_group) { return warp_in_group * 32 << 16; }
+
+// The two sides share the query rows and take turns at the blocks: side 0 has the last one, side 1 the one
+// before, and so on. Side 1 has none where there is one block.
+struct Sides {
+  i32 blocks[kSides];
+};
+
+__device__ __forceinline__ i32 side_first_row(const WorkTile& tile, u32) { return tile.row_begin; }
+
+__device__ __forceinline__ Sides sides_of(const WorkTile& tile) {
+  Sides sides;
+  sides.blocks[0] = (tile.num_blocks + 1) / 2;
+  sides.blocks[1] = tile.num_blocks / 2;
+  return sides;
+}
+
+// Which Q a side multiplies.
+__device__ __forceinline__ u32 side_q(u32) { return 0; }
+
+// Where a role is in the rings.
+struct Cursors {
+  PipelineState<kKStages> k;  // of V as well: the two follow each other in one ring
+  PipelineState<kRopeBuffers> rope;  // without barriers: a buffer is free once the slot of its K_nope is
+};
+
+__device__ __forceinline__ Cursors first_cursors(u32 phase) {
+  Cursors at;
+  at.k = PipelineState<kKStages>{0, phase};
+  at.rope = PipelineState<kRopeBuffers>{0, phase};
+  return at;
+}
+
+// To the next slot behind a K.
+__device__ __forceinline__ void pass_k(Cursors& at) {
+  at.k.advance();
+  at.rope.advance();
+}
+
+// ---- load warp ----
+
+// Scales go through the registers of the load warp, kCount / 32 to a lane: aligned to 4 bytes only and
+// of any stride, which bulk copies do not take. What lies beyond the sequence is 0 and is not read.
+template <u32 kCount>
+__device__ __forceinline__ void fetch_scales(float (&value)[kCount / 32], const float* scales, i64 stride,
+                                             i32 first_token, i32 valid_tokens, u32 lane) {
+#pragma unroll
+  for (u32 i = 0; i < kCount / 32; ++i) {
+    const i32 token = (i32)(i * 32 + lane);
+    value[i] = token < valid_tokens ? ld_global_f32(scales + ((i64)first_token + token) * stride) : 0.0f;
+  }
+}
+
+// Writes scales to shared memory, one after the other.
+template <u32 kCount>
+__device__ __forceinline__ void store_scales(u32 destination, const float (&value)[kCount / 32], u32 lane) {
+#pragma unroll
+  for (u32 i = 0; i < kCount / 32; ++i) {
+    st_shared_f32(destination + (i * 32 + lane) * (u32)sizeof(float), value[i]);
+  }
+}
+
+// Hands what all lanes have written to softmax: one arrival.
+__device__ __forceinline__ void hand_over_scales(u32 barrier, u32 lane) {
+  warp_sync();
+  if (lane == 0) mbarrier_arrive(barrier);
+}
+
+// Copies a tile as kChunks boxes, one for each swizzle width of its rows.
+template <i32 kChunks>
+__device__ __forceinline__ void copy_tile(u32 destination, u32 chunk_bytes, i32 chunk_elems,
+                                          const TensorMap* map, u32 barrier, i32 token, i32 head) {
+#pragma unroll 1
+  for (i32 chunk = 0; chunk < kChunks; ++chunk) {
+    const u32 place = destination + chunk * chunk_bytes;
+    cp_async_bulk_tensor_3d(place, map, barrier, chunk * chunk_elems, token, head);
+  }
+}
+
+// Fetches the queries of one side.
+__device__ __forceinline__ void load_q_side(const TensorMaps& maps, const Params& params,
+                                            const WorkTile& tile, u32 side, u32 barrier) {
+  copy_tile<kNopeChunks>(q_nope_tile(side), kQNopeChunkBytes, kNopeChunkElems, maps.q_nope_map, barrier,
+                         tile.q_begin + side_first_row(tile, side),
+                         tile.head * (i32)params.q_nope_head_step);
+  copy_tile<kRopeChunks>(q_rope_tile(side), kQRopeChunkBytes, kRopeChunkElems, maps.q_rope_map, barrier,
+                         tile.q_begin + side_first_row(tile, side),
+                         tile.head * (i32)params.q_rope_head_step);
+}
+
+// Fetches one KV block of K into a slot.
+__device__ __forceinline__ void load_k_block(const TensorMaps& maps, const Params& params,
+                                             const WorkTile& tile, i32 block, u32 stage,
+                                             u32 rope_buffer) {
+  copy_tile<kNopeChunks>(kv_nope_tile(stage), kKNopeChunkBytes, kNopeChunkElems, maps.k_nope_map,
+                         kv_full(stage), tile.k_begin + block * kBlockN,
+                         tile.head * (i32)params.k_nope_head_step);
+  copy_tile<kRopeChunks>(k_rope_tile(rope_buffer), kKRopeChunkBytes, kRopeChunkElems, maps.k_rope_map,
+                         kv_full(stage), tile.k_begin + block * kBlockN, 0);
+}
+
+// Fetches one KV block of V, rows as they lie in memory.
+__device__ __forceinline__ void load_v_block(const TensorMaps& maps, const Params& params,
+                                             const WorkTile& tile, i32 block, u32 stage) {
+  mbarrier_arrive_expect_tx(kv_full(stage), kVTxBytes);
+  copy_tile<kVChunks>(kv_nope_tile(stage), kVChunkBytes, kVChunkElems, maps.v_map, kv_full(stage),
+                      tile.k_begin + block * kBlockN, tile.head * (i32)params.v_head_step);
+}
+
+// One block of K: its slot, its copies, with those of the first Q where it is the first block, its scales.
+__device__ __forceinline__ void bring_k(const TensorMaps& maps, const Params& params, const WorkTile& tile,
+                                        i32 block, bool first, bool issues_copies, Cursors& at,
+                                        PipelineState<kKScaleBuffers>& scales, u32 lane) {
+  float q_scale[kQRows / 32];
+  float k_scale[kBlockN / 32];
+  fetch_scales<kBlockN>(k_scale, params.k_scale, params.k_scale_token_stride,
+                        tile.k_begin + block * kBlockN, tile.kv_len - block * kBlockN, lane);
+  if (first) {
+    fetch_scales<kQRows>(q_scale, params.q_scale, params.q_scale_token_stride,
+                         tile.q_begin + tile.row_begin, tile.q_len - tile.row_begin, lane);
+  }
+  mbarrier_wait(kv_empty(at.k.stage), at.k.phase);
+  if (issues_copies) {
+    mbarrier_arrive_expect_tx(kv_full(at.k.stage), first ? kQKTxBytes : kKTxBytes);
+    if (first) load_q_side(maps, params, tile, 0, kv_full(at.k.stage));
+    load_k_block(maps, params, tile, block, at.k.stage, at.rope.stage);
+  }
+  pass_k(at);
+  if (first) {
+    store_scales<kQRows>(q_scale_tile(), q_scale, lane);
+    hand_over_scales(q_scale_full(), lane);
+  }
+  mbarrier_wait(k_scale_empty(scales.stage), scales.phase);
+  store_scales<kBlockN>(k_scale_tile(scales.stage), k_scale, lane);
+  hand_over_scales(k_scale_full(scales.stage), lane);
+  scales.advance();
+}
+
+// One block of V: its slot and its copies.
+__device__ __forceinline__ void bring_v(const TensorMaps& maps, const Params& params, const WorkTile& tile,
+                                        i32 block, bool issues_copies, Cursors& at) {
+  mbarrier_wait(kv_empty(at.k.stage), at.k.phase);
+  if (issues_copies) load_v_block(maps, params, tile, block, at.k.stage);
+  at.k.advance();
+}
+
+// Waits on: kv_empty, k_scale_empty.
+// Signals: kv_full, q_scale_full, k_scale_full: one lane, by its
+// arrival and the bytes of its copies or, for scales, once all lanes have written theirs.
+__device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, const WorkTile& tile,
+                                          u32 lane) {
+  const bool issues_copies = elect_sync();
+  // The producer starts at phase 1: the parity before the first phase counts as complete, so the first pass
+  // over a ring does not block.
+  Cursors at = first_cursors(1);
+  PipelineState<kKScaleBuffers> scales{0, 1};
+  // K of a pair of blocks, then V of the pair, as the products need them.
+#pragma unroll 1
+  for (i32 block = tile.num_blocks - 1; block >= 0; block -= 2) {
+    bring_k(maps, params, tile, block, block == tile.num_blocks - 1, issues_copies, at, scales, lane);
+    if (block > 0) bring_k(maps, params, tile, block - 1, false, issues_copies, at, scales, lane);
+    bring_v(maps, params, tile, block, issues_copies, at);
+    if (block > 0) bring_v(maps, params, tile, block - 1, issues_copies, at);
+  }
+}
+
+// ---- tail warps: 0 * NaN is NaN, so V rows beyond the sequence are cleared before they meet P = 0 ----
+
+// True where the last block reaches beyond the sequence, so that its V there has to be cleared.
+__device__ __forceinline__ bool has_tail(const WorkTile& tile) {
+  return tile.num_blocks * kBlockN > tile.kv_len;
+}
+
+// Waits on: kv_full of the first block. Signals: v_tail_cleared.
+__device__ __forceinline__ void tail_warp(const WorkTile& tile, u32 warp_in_role, u32 lane) {
+  if (!has_tail(tile)) return;
+  const u32 stage = tile.num_blocks > 1 ? 2 : 1;
+  mbarrier_wait(kv_full(stage), 0);
+  const u32 first_row = (u32)(tile.kv_len - (tile.num_blocks - 1) * kBlockN);
+  // Swizzling moves 16-byte units within their row only, so whole rows are cleared without it.
+#pragma unroll 1
+  for (u32 unit = first_row * kVRowUnits + warp_in_role * 32 + lane; unit < kBlockN * kVRowUnits;
+       unit += kTailWarps * 32) {
+#pragma unroll
+    for (u32 chunk = 0; chunk < kVChunks; ++chunk) {
+      st_shared_v4_u32(kv_nope_tile(stage) + chunk * kVChunkBytes + unit * 16, 0, 0, 0, 0);
+    }
+  }
+  fence_proxy_async_shared();  // the tensor core reads what ordinary stores wrote
+  warp_sync();
+  if (lane == 0) mbarrier_arrive(v_tail_cleared());
+}
+
+// ---- MMA warp ----
+
+// A tile in chunks of one swizzle width, the reduction contiguous.
+__device__ __forceinline__ u64 k_major_descriptor(u32 tile, u32 width, u32 swizzle_layout) {
+  return tcgen05_matrix_descriptor(tile, kKMajorLeadingBytes, 8 * width, swizzle_layout);
+}
+
+// S of one side = Q * K^T. The first product overwrites S; all of them add up in fp32, whatever their type.
+__device__ __forceinline__ void issue_qk(u32 tmem, u32 side, u32 stage,
+                                         u32 rope_buffer) {
+  const u64 q_nope = k_major_descriptor(q_nope_tile(side_q(side)), kNopeWidth, kNopeSwizzleLayout);
+  const u64 k_nope = k_major_descriptor(kv_nope_tile(stage), kNopeWidth, kNopeSwizzleLayout);
+#pragma unroll
+  for (u32 chunk = 0; chunk < kNopeChunks; ++chunk) {
+#pragma unroll
+    for (u32 step = 0; step < kNopeWidth / kMmaStepBytes; ++step) {
+      const u64 a = advance_tcgen05_descriptor(q_nope, chunk * kQNopeChunkBytes + step * kMmaStepBytes);
+      const u64 b = advance_tcgen05_descriptor(k_nope, chunk * kKNopeChunkBytes + step * kMmaStepBytes);
+      tcgen05_mma_f8f6f4_ss(tmem + s_cols(side), a, b, kQkNopeInstruction, chunk + step);
+    }
+  }
+  const u64 q_rope = k_major_descriptor(q_rope_tile(side_q(side)), kRopeWidth, kRopeSwizzleLayout);
+  const u64 k_rope = k_major_descriptor(k_rope_tile(rope_buffer), kRopeWidth, kRopeSwizzleLayout);
+#pragma unroll
+  for (u32 chunk = 0; chunk < kRopeChunks; ++chunk) {
+#pragma unroll
+    for (u32 step = 0; step < kRopeWidth / kMmaStepBytes; ++step) {
+      const u64 a = advance_tcgen05_descriptor(q_rope, chunk * kQRopeChunkBytes + step * kMmaStepBytes);
+      const u64 b = advance_tcgen05_descriptor(k_rope, chunk * kKRopeChunkBytes + step * kMmaStepBytes);
+      tcgen05_mma_f16_ss(tmem + s_cols(side), a, b, kQkRopeInstruction, 1);
+    }
+  }
+}
+
+// O of one side (+)= P * V, in two parts: the first while softmax still writes the rest of P. The rows of V
+// are the reduction, their columns are contiguous.
+__device__ __forceinline__ void issue_pv(u32 tmem, u32 side, u32 stage, u32 phase, bool overwrites) {
+  const u64 v = tcgen05_matrix_descriptor(kv_nope_tile(stage), kVChunkBytes, 8 * kVWidth, kVSwizzleLayout);
+  mbarrier_wait(p_first(side), phase);
+  tcgen05_fence_after_thread_sync();
+#pragma unroll
+  for (u32 step = 0; step < kPvFirstSteps; ++step) {
+    tcgen05_mma_f8f6f4_ts(tmem + o_cols(side), tmem + p_cols(side) + step * kPStepCols,
+                         advance_tcgen05_descriptor(v, step * kPvStepBytes), kPvInstruction,
+                         step > 0 || !overwrites);
+  }
+  mbarrier_wait(p_rest(side), phase);
+  tcgen05_fence_after_thread_sync();
+#pragma unroll
+  for (u32 step = kPvFirstSteps; step < kPvSteps; ++step) {
+    tcgen05_mma_f8f6f4_ts(tmem + o_cols(side), tmem + p_cols(side) + step * kPStepCols,
+                         advance_tcgen05_descriptor(v, step * kPvStepBytes), kPvInstruction, 1);
+  }
+  tcgen05_commit(o_full(side));
+}
+
+// One lane issues all products, in an order in which the tensor core always has one that waits for nothing:
+// S0 of a pair of blocks, O1 of the pair before, S1, O0. Products run in the order of their issue, so that S
+// may be written over the P of the pair before.
+// Waits on: p_first, p_rest, kv_full, v_tail_cleared.
+// Signals, by tcgen05.commit: s_full, kv_empty, o_full.
+__device__ __forceinline__ void mma_lane(const WorkTile& tile, u32 tmem) {
+  const Sides sides = sides_of(tile);
+  Cursors at = first_cursors(0);
+  u32 v_before = 0, v_before_phase = 0;  // the V of side 1 whose product is still due
+  u32 phase = 0;  // of P
+#pragma unroll 1
+  for (i32 pair = 0; pair < sides.blocks[0]; ++pair) {
+    const bool has_odd = pair < sides.blocks[1];
+    mbarrier_wait(kv_full(at.k.stage), at.k.phase);
+    tcgen05_fence_after_thread_sync();
+    issue_qk(tmem, 0, at.k.stage, at.rope.stage);
+    tcgen05_commit(s_full(0));
+    tcgen05_commit(kv_empty(at.k.stage));
+    pass_k(at);
+    if (pair > 0) {
+      mbarrier_wait(kv_full(v_before), v_before_phase);
+      issue_pv(tmem, 1, v_before, phase ^ 1, pair == 1);
+      tcgen05_commit(kv_empty(v_before));
+    }
+    if (has_odd) {
+      mbarrier_wait(kv_full(at.k.stage), at.k.phase);
+      tcgen05_fence_after_thread_sync();
+      issue_qk(tmem, 1, at.k.stage, at.rope.stage);
+      tcgen05_commit(s_full(1));
+      tcgen05_commit(kv_empty(at.k.stage));
+      pass_k(at);
+    }
+    mbarrier_wait(kv_full(at.k.stage), at.k.phase);
+    if (pair == 0 && has_tail(tile)) mbarrier_wait(v_tail_cleared(), 0);
+    issue_pv(tmem, 0, at.k.stage, phase, pair == 0);
+    if (pair + 1 < sides.blocks[0]) tcgen05_commit(kv_empty(at.k.stage));
+    at.k.advance();
+    v_before = at.k.stage;
+    v_before_phase = at.k.phase;
+    if (has_odd) at.k.advance();
+    phase ^= 1;
+  }
+  if (sides.blocks[1] == sides.blocks[0]) {
+    mbarrier_wait(kv_full(v_before), v_before_phase);
+    issue_pv(tmem, 1, v_before, phase ^ 1, sides.blocks[1] == 1);
+  }
+}
+
+// ---- correction warpgroup ----
+
+// O of a thread's row follows the row to its new reference point.
+__device__ __forceinline__ void rescale_output(u32 o, float factor) {
+#pragma unroll 1
+  for (u32 group = 0; group < kOGroups; ++group) {
+    float x[kOGroupCols];
+    tcgen05_ld_32x32b_x32_f32(x, o + group * kOGroupCols);
+    tcgen05_wait_ld(x);
+#pragma unroll
+    for (u32 i = 0; i < kOGroupCols; ++i) x[i] *= factor;
+    tcgen05_st_32x32b_x32_f32(o + group * kOGroupCols, x);
+  }
+  tcgen05_wait_st();
+}
+
+// One step of a side: O, which P * V of the block before has left, goes with the factors of this block;
+// `before` is the side of that product and `phase_before` its phase. The factors are given back only after
+// o_full, so that softmax never falls two phases of o_full behind.
+__device__ __forceinline__ void correct(u32 tmem, u32 side, u32 phase, u32 before, u32 phase_before,
+                                        u32 warp_in_group, u32 lane) {
+  mbarrier_wait(alpha_full(side), phase);
+  const float factor = ld_shared_f32(correction_word(side * kQTileRows + warp_in_group * 32 + lane));
+  mbarrier_wait(o_full(before), phase_before);
+  tcgen05_fence_after_thread_sync();
+  if (vote_any(factor != 1.0f)) rescale_output(tmem + o_cols(side) + warp_lanes(warp_in_group), factor);
+  tcgen05_fence_before_thread_sync();
+  mbarrier_arrive(p_first(side));
+  mbarrier_arrive(alpha_empty(side));
+}
+
+// Waits on: alpha_full, o_full.
+// Signals: p_first, alpha_empty.
+__device__ __forceinline__ void correction_warpgroup(const WorkTile& tile, u32 tmem, u32 warp_in_group,
+                                                     u32 lane) {
+  const Sides sides = sides_of(tile);
+  // The first P * V of a side overwrites O: there is nothing to rescale.
+  mbarrier_arrive(p_first(0));
+  if (sides.blocks[1] > 0) mbarrier_arrive(p_first(1));
+  u32 phase = 0;
+#pragma unroll 1
+  for (i32 pair = 1; pair < sides.blocks[0]; ++pair) {
+    correct(tmem, 0, phase, 0, phase, warp_in_group, lane);
+    if (pair < sides.blocks[1]) correct(tmem, 1, phase, 1, phase, warp_in_group, lane);
+    phase ^= 1;
+  }
+}
+
+// ---- softmax: a thread has one row of S, all of a block's columns ----
+
+// What a thread knows of its row.
+struct SoftmaxRow {
+  float factor;   // from S to the exponent in base 2: softmax_scale * log2(e) * q_scale
+  float row_max;  // reference point of the exponentials, before the factor; -inf before the first key
+  float offset;   // what is added to factor * S: the lift - factor * row_max
+  float row_sum;  // sum of exponentials, lifted like P
+  i32 visible;    // keys that the row sees
+  bool exists;    // rows beyond the sequence hold the queries of others and have no say in anything
+};
+
+using Scores = float[kScoreGroups][kScoreGroupCols];
+
+__device__ __forceinline__ void load_scores(Scores& s, u32 tmem) {
+#pragma unroll
+  for (u32 group = 0; group < kScoreGroups; ++group) {
+    tcgen05_ld_32x32b_x32_f32(s[group], tmem + group * kScoreGroupCols);
+  }
+  tcgen05_wait_ld(s);
+}
+
+// Multiplies each column of S by the scale of its key; all lanes read the same words.
+__device__ __forceinline__ void scale_scores(Scores& s, u32 scales) {
+#pragma unroll
+  for (u32 group = 0; group < kScoreGroups; ++group) {
+#pragma unroll
+    for (u32 i = 0; i < kScoreGroupCols; i += 4) {
+      float scale[4];
+      ld_shared_v4_f32(scales + (group * kScoreGroupCols + i) * (u32)sizeof(float), scale);
+      mul_f32x2(s[group][i], s[group][i + 1], scale[0], scale[1]);
+      mul_f32x2(s[group][i + 2], s[group][i + 3], scale[2], scale[3]);
+    }
+  }
+}
+
+// Hides the keys at or beyond what the row sees: a real -inf, so that a score of any finite size is never
+// taken for a hidden one.
+__device__ __forceinline__ void mask_scores(Scores& s, i32 visible_in_block) {
+#pragma unroll
+  for (u32 group = 0; group < kScoreGroups; ++group) {
+#pragma unroll
+    for (u32 i = 0; i < kScoreGroupCols; ++i) {
+      const i32 column = (i32)(group * kScoreGroupCols + i);
+      s[group][i] = column < visible_in_block ? s[group][i] : -infinity_f32();
+    }
+  }
+}
+
+// The largest score of the row, in eight chains that do not wait for each other.
+__device__ __forceinline__ float block_max(const Scores& s) {
+  float chain[8];
+#pragma unroll
+  for (u32 i = 0; i < 8; ++i) chain[i] = max_f32(s[0][i], s[0][i + 8]);
+#pragma unroll
+  for (u32 i = 16; i < kScoreGroups * kScoreGroupCols; i += 16) {
+#pragma unroll
+    for (u32 j = 0; j < 8; ++j) {
+      const u32 first = i + j, second = i + j + 8;
+      chain[j] = max_f32(max_f32(chain[j], s[first / kScoreGroupCols][first % kScoreGroupCols]),
+                         s[second / kScoreGroupCols][second % kScoreGroupCols]);
+    }
+  }
+  const float low = max_f32(max_f32(chain[0], chain[1]), max_f32(chain[2], chain[3]));
+  return max_f32(low, max_f32(max_f32(chain[4], chain[5]), max_f32(chain[6], chain[7])));
+}
+
+// Moves the reference points of the warp's rows up to this block's largest scores, but only where one of them
+// has grown by more than P's type leaves room for. What was summed so far has to follow by the factor that is
+// returned, 1 where the old reference points stay.
+__device__ __forceinline__ float raise_row_max(SoftmaxRow& row, float largest) {
+  const float new_max = max_f32(row.row_max, largest);
+  // -inf - (-inf), where the row has seen no key yet and sees none here, is NaN and compares false.
+  const bool outgrown = (new_max - row.row_max) * row.factor > kRescaleThresholdLog2;
+  if (!vote_any(row.exists && outgrown)) return 1.0f;
+  // A row that has seen no key keeps -inf; 0 stands in below, so that -inf - (-inf) never occurs.
+  const float reference = new_max == -infinity_f32() ? 0.0f : new_max;
+  const float offset = fma_f32(-reference, row.factor, kLiftLog2);
+  // What is there already was taken with the old offset; before the first key there is nothing.
+  const float rescale = row.row_max == -infinity_f32() ? 0.0f : ex2(offset - row.offset);
+  row.row_max = new_max;
+  row.offset = offset;
+  return rescale;
+}
+
+// 2^x for x < 128 without the special-function unit, which is the bottleneck: x = n + f with f in [0, 1), 2^f
+// by a polynomial of degree 3, n added to its exponent. Its error, 7.5e-05 of the value, is small against
+// the rounding of P. Smaller x count as -126: below, the exponent would run out of its field.
+__device__ __forceinline__ float exp2_polynomial(float x) {
+  const float clamped = max_f32(x, -126.0f);
+  const float shifted = add_rm_f32(clamped, kRoundToInteger);
+  const float f = clamped - (shifted - kRoundToInteger);
+  const float p = fma_f32(fma_f32(fma_f32(kExp2C3, f, kExp2C2), f, kExp2C1), f, kExp2C0);
+  return float_from_bits(bits_from_float(p) + (bits_from_float(shifted) << 23));
+}
+
+// One group of columns of S becomes 2^(factor * S + offset), which is P before rounding; adds it up in two
+// chains. One column in four goes through the polynomial.
+__device__ __forceinline__ void exponentiate(float (&s)[kScoreGroupCols], const SoftmaxRow& row,
+                                             float (&sum)[2]) {
+#pragma unroll
+  for (u32 i = 0; i < kScoreGroupCols; i += 2) {
+    fma_f32x2(s[i], s[i + 1], row.factor, row.factor, row.offset, row.offset);
+    s[i] = ex2(s[i]);
+    s[i + 1] = i % 4 == 2 ? exp2_polynomial(s[i + 1]) : ex2(s[i + 1]);
+    add_f32x2(sum[0], sum[1], s[i], s[i + 1]);
+  }
+}
+
+// Rounds one group of P to e4m3, four to a column of tensor memory.
+__device__ __forceinline__ void store_p(u32 p, const float (&s)[kScoreGroupCols]) {
+  u32 word[kPGroupCols];
+#pragma unroll
+  for (u32 i = 0; i < kPGroupCols; ++i) {
+    word[i] = cvt_e4m3x4(s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]);
+  }
+  tcgen05_st_32x32b_x8_u32(p, word);
+}
+
+// ---- output: through shared memory, so that whole rows are stored ----
+
+// The 16-byte unit of a row is XORed with the row, so that lanes do not meet in a bank.
+__device__ __forceinline__ u32 staged_unit(u32 row_in_warp, u32 unit) {
+  return row_in_warp * kOutPassUnits + (unit ^ (row_in_warp & kOutUnitMask));
+}
+
+// Columns of one output row to staged units: eight 16-bit elements each.
+__device__ __forceinline__ void stage_group(u32 staged, u32 lane, u32 first_unit,
+                                            const float (&x)[kOGroupCols]) {
+#pragma unroll
+  for (u32 i = 0; i < kOGroupCols / 8; ++i) {
+    u32 word[4];
+#pragma unroll
+    for (u32 j = 0; j < 4; ++j) {
+      word[j] = cvt_bf16x2(x[8 * i + 2 * j], x[8 * i + 2 * j + 1]);
+    }
+    st_shared_v4_u32(staged + staged_unit(lane, first_unit + i) * 16, word[0], word[1], word[2], word[3]);
+  }
+}
+
+// Where a softmax thread stands.
+struct SoftmaxThread {
+  u32 tmem;        // its lane of tensor memory
+  u32 correction;  // its word of correction_smem
+};
+
+// What a thread's output row is made from: the O of both sides.
+struct OutputRow {
+  u32 tmem;  // its lane of tensor memory
+  float scale[kSides];
+  bool both;       // where there is one block, side 1 has no O
+  bool sees_keys;  // a row that sees no key gives 0, whatever lies in its scales and in V: O may be 0 * NaN
+};
+
+__device__ __forceinline__ void fetch_output(float (&x)[kOGroupCols], const OutputRow& from, u32 group) {
+  tcgen05_ld_32x32b_x32_f32(x, from.tmem + o_cols(0) + group * kOGroupCols);
+  tcgen05_wait_ld(x);
+#pragma unroll
+  for (u32 i = 0; i < kOGroupCols; ++i) x[i] = from.sees_keys ? x[i] * from.scale[0] : 0.0f;
+  if (!from.both) return;
+  float y[kOGroupCols];
+  tcgen05_ld_32x32b_x32_f32(y, from.tmem + o_cols(1) + group * kOGroupCols);
+  tcgen05_wait_ld(y);
+#pragma unroll
+  for (u32 i = 0; i < kOGroupCols; ++i) x[i] = from.sees_keys ? fma_f32(y[i], from.scale[1], x[i]) : 0.0f;
+}
+
+// Both sides of a row, brought to one reference point.
+struct Merged {
+  float weight[kSides];  // of the O of each side, the row sum in it
+  float row_sum;
+  float offset;
+};
+
+// The sides exchange offset and sum of each row through tensor memory, over the S that nobody needs any more:
+// the last P * V of a side was waited for. A side on which the row has seen no key counts for nothing.
+__device__ __forceinline__ Merged merge_sides(const SoftmaxRow& row, u32 tmem, u32 side, bool both) {
+  const float mine[2] = {row.row_max == -infinity_f32() ? infinity_f32() : row.offset, row.row_sum};
+  float other[2] = {infinity_f32(), 0.0f};
+  if (both) {
+    tcgen05_st_32x32b_x2_f32(tmem + s_cols(side), mine);
+    tcgen05_wait_st();
+    tcgen05_fence_before_thread_sync();
+    bar_sync((u32)NamedBarrier::state_written, kStateWrittenThreads);
+    tcgen05_fence_after_thread_sync();
+    tcgen05_ld_32x32b_x2_f32(other, tmem + s_cols(side ^ 1));
+    tcgen05_wait_ld(other);
+  }
+  // The offset is smaller where the reference point is larger.
+  Merged merged;
+  merged.offset = mine[0] < other[0] ? mine[0] : other[0];
+  const float weight = ex2(merged.offset - mine[0]), other_weight = ex2(merged.offset - other[0]);
+  merged.row_sum = mine[1] * weight + other[1] * other_weight;
+  const float inverse = 1.0f / merged.row_sum;
+  merged.weight[0] = (side == 0 ? weight : other_weight) * inverse;
+  merged.weight[1] = (side == 0 ? other_weight : weight) * inverse;
+  return merged;
+}
+
+// Writes some groups of columns of 32 rows. Each warp stages its own rows over Q, which is dead: the last
+// Q * K was issued before the last P * V, whose o_full was waited for. Rows beyond the sequence are not
+// written.
+__device__ __forceinline__ void store_output(const Params& params, const WorkTile& tile,
+                                             const OutputRow& from, u32 side, i32 side_row,
+                                             u32 warp_in_group, u32 first_group, u32 end_group) {
+  const u32 lane = lane_index();
+  const u32 staged = o_tile(side) + warp_in_group * 32 * kOutPassUnits * 16;
+  const i32 first_row = side_row + (i32)(warp_in_group * 32);
+#pragma unroll 1
+  for (u32 pass = first_group; pass < end_group; pass += kOutPassGroups) {
+    const u32 groups = end_group - pass < kOutPassGroups ? end_group - pass : kOutPassGroups;
+#pragma unroll 1
+    for (u32 group = 0; group < groups; ++group) {
+      float x[kOGroupCols];
+      fetch_output(x, from, pass + group);
+      stage_group(staged, lane, group * kOutGroupUnits, x);
+    }
+    warp_sync();
+#pragma unroll 1
+    for (u32 i = lane; i < 32 * kOutPassUnits; i += 32) {
+      const u32 row_in_warp = i / kOutPassUnits, unit = i % kOutPassUnits;
+      const i32 row = first_row + (i32)row_in_warp;
+      u8* destination = output_row(params, tile, row) + (pass * kOutGroupUnits + unit) * 16;
+      if (row < tile.q_len && unit < groups * kOutGroupUnits) {
+        u32 word[4];
+        ld_shared_v4_u32(staged + staged_unit(row_in_warp, unit) * 16, word);
+        st_global_v4_u32(destination, word[0], word[1], word[2], word[3]);
+      }
+    }
+    warp_sync();
+  }
+}
+
+// ---- softmax warpgroups ----
+
+// The state of a row before its first key.
+__device__ __forceinline__ SoftmaxRow first_softmax_row(const Params& params, const WorkTile& tile,
+                                                        u32 row_in_tile) {
+  SoftmaxRow row;
+  float factor = params.scale_log2;
+  factor *= ld_shared_f32(q_scale_tile() + row_in_tile * (u32)sizeof(float));
+  // Never 0: a hidden key's -inf * 0 would be NaN. NaN where a scale is NaN, or negative (not allowed).
+  row.factor = factor >= 0.0f ? max_f32(factor, kSmallestFactor) : nan_f32();
+  row.row_max = -infinity_f32();
+  row.offset = 0.0f;
+  row.row_sum = 0.0f;
+  const i32 number = tile.row_begin + (i32)row_in_tile;
+  row.visible = visible_keys(tile, number);
+  row.exists = number < tile.q_len;
+  return row;
+}
+
+// P is handed over in two parts: P * V of the first runs while the rest is rounded and written.
+__device__ __forceinline__ void write_p(Scores& s, u32 p, u32 side, SoftmaxRow& row, float rescale) {
+  float sum[2] = {row.row_sum * rescale, 0.0f};
+#pragma unroll
+  for (u32 group = 0; group < kScoreGroups; ++group) {
+    exponentiate(s[group], row, sum);
+    store_p(p + group * kPGroupCols, s[group]);
+    if (group + 1 == kPFirstGroups || group + 1 == kScoreGroups) {
+      tcgen05_wait_st();
+      tcgen05_fence_before_thread_sync();
+      mbarrier_arrive(group + 1 == kPFirstGroups ? p_first(side) : p_rest(side));
+    }
+  }
+  row.row_sum = sum[0] + sum[1];
+}
+
+// One block: S of a side -> P, and the row's state goes with it. The first block of an O has no factors, so
+// that their phase differs from that of S.
+template <bool kMasked>
+__device__ __forceinline__ void softmax_step(const SoftmaxThread& self, SoftmaxRow& row, i32 block, u32 side,
+                                             u32 phase, u32 alpha_phase, bool first,
+                                             const PipelineState<kKScaleBuffers>& scales) {
+  Scores s;
+  const u32 s_address = self.tmem + s_cols(side);
+  mbarrier_wait(s_full(side), phase);
+  tcgen05_fence_after_thread_sync();
+  load_scores(s, s_address);
+  mbarrier_wait(k_scale_full(scales.stage), scales.phase);
+  scale_scores(s, k_scale_tile(scales.stage));
+  warp_sync();
+  if (elect_sync()) mbarrier_arrive(k_scale_empty(scales.stage));
+  if (kMasked) mask_scores(s, row.visible - block * kBlockN);
+  const float rescale = raise_row_max(row, block_max(s));
+  if (!first) {
+    st_shared_f32(self.correction, rescale);
+    mbarrier_arrive(alpha_full(side));
+  }
+  write_p(s, s_address, side, row, rescale);  // P lies over S
+  if (!first) mbarrier_wait(alpha_empty(side), alpha_phase);
+}
+
+// Waits on: alpha_empty, s_full, o_full, q_scale_full, k_scale_full.
+// Signals: p_first, p_rest, alpha_full, k_scale_empty.
+__device__ __forceinline__ void softmax_warpgroup(const Params& params, const WorkTile& tile, u32 tmem,
+                                                  u32 side, u32 warp_in_group) {
+  const u32 row_in_tile = warp_in_group * 32 + lane_index();
+  const RowBlocks blocks = row_blocks(tile, tile.row_begin, kQTileRows);
+  const SoftmaxThread self{tmem + warp_lanes(warp_in_group),
+                           correction_word(side * kQTileRows + row_in_tile)};
+  mbarrier_wait(q_scale_full(), 0);
+  SoftmaxRow row = first_softmax_row(params, tile, row_in_tile);
+  u32 phase = 0;
+  PipelineState<kKScaleBuffers> scales{0, 0};
+  if (side == 1) scales.advance();
+  const i32 first_block = tile.num_blocks - 1 - (i32)side;
+  i32 block = first_block;
+#pragma unroll 1
+  for (; block >= blocks.unmasked && block >= 0; block -= 2) {
+    softmax_step<true>(self, row, block, side, phase, phase ^ 1, block == first_block, scales);
+    scales.advance();
+    scales.advance();
+    phase ^= 1;
+  }
+#pragma unroll 1
+  for (; block >= 0; block -= 2) {
+    softmax_step<false>(self, row, block, side, phase, phase ^ 1, block == first_block, scales);
+    scales.advance();
+    scales.advance();
+    phase ^= 1;
+  }
+  if (first_block < 0) return;  // side 1 where there is one block
+
+  mbarrier_wait(o_full(side), phase ^ 1);
+  tcgen05_fence_after_thread_sync();
+  const bool both = tile.num_blocks > 1;
+  const Merged merged = merge_sides(row, self.tmem, side, both);
+  const OutputRow from{self.tmem, {merged.weight[0], merged.weight[1]}, both, row.visible > 0};
+  // Each warpgroup stores its part of the columns, and the first one all where it is alone.
+  const u32 first_group = side == 0 ? 0 : kOFirstHalfGroups;
+  const u32 end_group = side == 0 && both ? kOFirstHalfGroups : kOGroups;
+  store_output(params, tile, from, side, tile.row_begin, warp_in_group, first_group, end_group);
+}
+
+// ---- roles ----
+
+enum class Role : u32 {
+  softmax,  // scores -> P, row maximum and sum; at the end the output
+  correction,  // rescales O where the reference point moved
+  mma,  // one lane issues all products
+  load,  // one lane issues all bulk copies
+  tail,  // clears V rows beyond the sequence, once
+};
+
+__device__ __forceinline__ Role role_of(u32 warp) {
+if (warp < kSoftmaxWarpEnd) return Role::softmax;
+if (warp < kCorrectionWarpEnd) return Role::correction;
+if (warp < kMmaWarpEnd) return Role::mma;
+if (warp < kLoadWarpEnd) return Role::load;
+return Role::tail;
+}
+
+__device__ __forceinline__ void init_barriers(Mbarrier first, u32 stages, u32 arrivals) {
+  for (u32 i = 0; i < stages; ++i) mbarrier_init(mbarrier_at(first, i), arrivals);
+}
+
+__device__ __forceinline__ void init_all_barriers() {
+  init_barriers(Mbarrier::p_first_0, 1, kPFirstArrivals);
+  init_barriers(Mbarrier::p_rest_0, 1, kSoftmaxArrivals);
+  init_barriers(Mbarrier::p_first_1, 1, kPFirstArrivals);
+  init_barriers(Mbarrier::p_rest_1, 1, kSoftmaxArrivals);
+  init_barriers(Mbarrier::alpha_full_0, 1, kSoftmaxArrivals);
+  init_barriers(Mbarrier::alpha_empty_0, 1, kCorrectionArrivals);
+  init_barriers(Mbarrier::alpha_full_1, 1, kSoftmaxArrivals);
+  init_barriers(Mbarrier::alpha_empty_1, 1, kCorrectionArrivals);
+  init_barriers(Mbarrier::s_full, kSides, kOneArrival);
+  init_barriers(Mbarrier::kv_full, kKStages, kOneArrival);
+  init_barriers(Mbarrier::kv_empty, kKStages, kOneArrival);
+  init_barriers(Mbarrier::o_full, kSides, kOneArrival);
+  init_barriers(Mbarrier::v_tail_cleared, 1, kTailWarps);
+  init_barriers(Mbarrier::q_scale_full, 1, kOneArrival);
+  init_barriers(Mbarrier::k_scale_full, kKScaleBuffers, kOneArrival);
+  init_barriers(Mbarrier::k_scale_empty, kKScaleBuffers, kScaleReaderWarps);
+  fence_mbarrier_init();
+}
+
+// Everything of a CTA that has queries which see keys. Tensor memory is allocated and freed here, by warp 0;
+// no role returns before its end.
+__device__ __forceinline__ void run(const TensorMaps& maps, const Params& params, const WorkTile& tile,
+                                    u32 warp) {
+  if (thread_index() == kMmaWarpBegin * 32) init_all_barriers();
+  if (warp == 0) {
+    tcgen05_alloc(tmem_addr_word(), kTmemCols);
+    tcgen05_relinquish_alloc_permit();
+  }
+  tcgen05_fence_before_thread_sync();
+  cta_sync();
+  tcgen05_fence_after_thread_sync();
+  const u32 tmem = ld_shared_u32(tmem_addr_word());
+
+  const Role role = role_of(warp);
+  if (role == Role::softmax) {
+    setmaxnreg_inc<kSoftmaxRegisters>();
+    softmax_warpgroup(params, tile, tmem, warp / 4, warp % 4);
+    tcgen05_fence_before_thread_sync();
+    bar_sync((u32)NamedBarrier::output_read, kOutputReadThreads);
+    if (warp == 0) {
+      tcgen05_fence_after_thread_sync();
+      tcgen05_dealloc(tmem, kTmemCols);
+    }
+  } else if (role == Role::correction) {
+    setmaxnreg_dec<kCorrectionRegisters>();
+    correction_warpgroup(tile, tmem, warp % 4, lane_index());
+  } else {
+    setmaxnreg_dec<kLastWarpgroupRegisters>();
+    if (role == Role::mma) {
+      if (elect_sync()) mma_lane(tile, tmem);
+    } else if (role == Role::load) {
+      load_warp(maps, params, tile, lane_index());
+    } else {
+      tail_warp(tile, warp - kTailWarpBegin, lane_index());
+    }
+  }
+}
+
+}  // namespace one_q
+
 // ---- entry ----
 
 extern "C" __global__ void __launch_bounds__(kNumThreads, 1)
@@ -1697,7 +2862,13 @@ dsv3_fp8_sm100(
     store_empty_rows(params, tile, 0, kBlockM, thread_index(), kNumThreads);
     return;
   }
-  two_q::run(maps, params, tile, warp);
+  // By the rows that this sequence has left, so that the bits of a row do not depend on the rest of its
+  // batch. The second half of a 2Q tile is never empty.
+  if (tile.q_len - tile.row_begin <= one_q::kQTileRows) {
+    one_q::run(maps, params, tile, warp);
+  } else {
+    two_q::run(maps, params, tile, warp);
+  }
 }
 
 }  // namespace mla::dsv3_fp8_sm100

@@ -545,14 +545,16 @@ class Sm100Mma:
 class Sm100Names:
     """Words that role functions of a Blackwell kernel are made of.
 
-    Tiles and barriers of K_nope and V, which are the same where the two share a ring, and the index of the
-    buffer of K_rope; conversions of P and of the output; columns of O that a thread handles at a time; what
-    is in the factor of softmax, and the error of its polynomial.
+    Tiles and barriers of K_nope and V, which are the same where the two share a ring; the cursor of V, the
+    buffer of a K_rope and the slot of the first V; conversions of P and of the output; columns of O that a
+    thread handles at a time; what is in the factor of softmax, and the error of its polynomial.
     """
 
     k_nope_tile: str
     v_tile: str
+    v_cursor: str
     rope_index: str
+    first_v_slot: str
     k_full: str
     k_empty: str
     v_full: str
@@ -575,6 +577,7 @@ class Sm100Partials:
     correction_order: str
     softmax_order: str
     store_p: str
+    fetch_output: str
     stage_output: str
 
 
@@ -583,7 +586,9 @@ class Sm100Features:
     """Yes-or-no questions that templates of a Blackwell kernel may ask around whole statements."""
 
     has_rope: bool
+    one_ring: bool
     rope_ring: bool
+    alternates: bool
     q_dense: bool
     kv_dense: bool
     counts_sequences: bool

@@ -77,7 +77,7 @@ schedule: {order: free, transpose_warps: 4, persistent: true, longest_first: fal
 name: k
 arch: sm_103a
 dtypes: {qkv: e4m3, p: bf16, rope_gmem: e4m3, rope_mma: bf16, out: f16}
-dims: {nope: 192, rope: 32, v: 192}
+dims: {nope: 128, rope: 64, v: 128}
 heads: {q: 128, group: 8}
 scales: {q: tensor, k: head, v: token, rope: raw, rope_k: token}
 mask: {prefix_lm: true}

@@ -168,7 +168,7 @@ def _loads(config: FA4Config, ring: Ring, *, guards: bool) -> list[_Kind]:
             "K full",
             stages,
             sizes,
-            f"{what}; first with 128 rows of Q",
+            f"{what}; first with Q",
             waits=v_waits if one_ring else ("mma",),
         ),
         _committed(f"{name}_empty", "K empty", stages, ("load",), "the products that read the slot are done"),

@@ -21,7 +21,7 @@ from mla_codegen.plan.sm100.rings import (
     scale_step,
     solved_ring,
 )
-from mla_codegen.plan.sm100.roles import plan_roles
+from mla_codegen.plan.sm100.roles import plan_roles, softmax_warps
 from mla_codegen.plan.sm100.seed_storage import (
     deepest_unified_ring,
     seed_storage,
@@ -105,7 +105,7 @@ def plan_body(config: MLAConfig, *, layout: str, out: str) -> Body:
         tmem=plan_tmem(fa4),
         mbarriers=barriers,
         num_mbars=count(barriers),
-        named_barriers=plan_named_barriers(fa4),
+        named_barriers=plan_named_barriers(fa4, softmax_warps=softmax_warps(config.num_threads)),
         copy_bytes=copy_bytes(fa4),
         roles=plan_roles(
             barriers, num_threads=config.num_threads, converts_rope=config.operands.converts_rope

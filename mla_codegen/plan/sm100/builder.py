@@ -55,9 +55,7 @@ def make_plan(spec: Spec, *, debug: bool) -> Plan:
     raise_if(spec, selection.faults)
     raise_if(spec, shape_faults(selection.config))
     raise_if(spec, request_faults(selection.config, layout=spec.smem.layout))
-    kernel = plan_kernel(
-        selection.config, layout=spec.smem.layout, out=spec.dtypes.out, unknown_mask=True
-    )
+    kernel = plan_kernel(selection.config, layout=spec.smem.layout, out=spec.dtypes.out)
     broken = broken_invariants(kernel)
     assert not broken, f"the planner broke its own rules: {'; '.join(broken)}"
     forms, arguments = forms_of(spec, debug=debug), call.plan_arguments(spec)
@@ -105,7 +103,9 @@ def _plan(
         choices=choices(spec, selection, kernel),
         arch_guard=_GUARD,
         arch_guard_message=_GUARD_MESSAGE,
-        device_primitives=device_primitives(kernel.config.fa4, variant.bodies[0].mma, forms),
+        device_primitives=device_primitives(
+            kernel.config.fa4, variant.bodies[0].mma, forms, merges=_merges(kernel)
+        ),
         common_primitives=COMMON_PRIMITIVES,
         mma_families=(),
         mma_atoms=(),
@@ -126,7 +126,7 @@ def _variant(
         entry=spec.name,
         features=features,
         partials=Sm100EntryPartials(
-            visible_keys=f"_visible_keys_{forms.mask}.cu.j2", run="_run_two_q.cu.j2"
+            visible_keys=f"_visible_keys_{forms.mask}.cu.j2", run=f"_run_{_run(kernel)}.cu.j2"
         ),
         constants=shared_constants(kernel, forms),
         heads=heads,
@@ -156,6 +156,15 @@ def _variant(
     )
 
 
+def _run(kernel: Sm100Kernel) -> str:
+    """Which bodies a CTA may run: one, or the one that fits the rows that are left."""
+    return "switch" if len(kernel.bodies) > 1 else names.body_name(kernel.bodies[0])
+
+
+def _merges(kernel: Sm100Kernel) -> bool:
+    return any(names.body_name(body) == "one_q" for body in kernel.bodies)
+
+
 def _maps(kernel: Sm100Kernel, forms: Forms) -> tuple[TensorMap, ...]:
     dense = {"q": forms.q_dense, "k": forms.kv_dense, "v": forms.kv_dense}
     return tuple(
@@ -167,7 +176,7 @@ def _body(body: Body, kernel: Sm100Kernel, forms: Forms) -> Sm100Body:
     roles, barriers = names.named_roles(body), names.mbarriers(body)
     storage = body.storage
     return Sm100Body(
-        name="two_q",
+        name=names.body_name(body),
         title=own_text.title(body),
         features=_features(body, forms),
         partials=_partials(body, forms),
@@ -202,7 +211,9 @@ def _features(body: Body, forms: Forms) -> Sm100Features:
     has_rope = body.config.rope_depth > 0
     return Sm100Features(
         has_rope=has_rope,
+        one_ring=body.ring.kind is not KvRing.SEPARATE,
         rope_ring=has_rope and body.ring.kind is KvRing.SHARED,
+        alternates=body.config.single_o,
         q_dense=forms.q_dense,
         kv_dense=forms.kv_dense,
         counts_sequences=forms.q_dense or forms.kv_dense,
@@ -218,15 +229,17 @@ def _features(body: Body, forms: Forms) -> Sm100Features:
 
 def _partials(body: Body, forms: Forms) -> Sm100Partials:
     layouts = "dense" if forms.q_dense else "ragged"
+    order = {"two_q": "2q", "one_q": "1q"}.get(names.body_name(body), "single_o")
     p = "e4m3" if body.config.operands.qkv_bytes == 1 else "16bit"
     return Sm100Partials(
-        sides="_sides_halves.cu.j2",
+        sides=f"_sides_{order}.cu.j2",
         copy_tile=f"_copy_tile_{layouts if forms.q_dense == forms.kv_dense else 'mixed'}.cu.j2",
-        load_order="_load_order_2q.cu.j2",
-        mma_order="_mma_order_2q.cu.j2",
-        correction_order="_correction_order_2q.cu.j2",
-        softmax_order="_softmax_order_2q.cu.j2",
+        load_order=f"_load_order_{order}.cu.j2",
+        mma_order=f"_mma_order_{order}.cu.j2",
+        correction_order=f"_correction_order_{order}.cu.j2",
+        softmax_order=f"_softmax_order_{order}.cu.j2",
         store_p=f"_store_p_{p}_sm100.cu.j2",
+        fetch_output=f"_fetch_output_{'merged' if order == '1q' else 'one'}.cu.j2",
         stage_output=f"_stage_output_{'f32' if forms.out == 'f32' else '16bit'}.cu.j2",
     )
 

@@ -20,7 +20,7 @@ def choices(spec: Spec, selection: Selection, kernel: Sm100Kernel) -> tuple[Choi
     layout = "the rings of the seed's newest kernel"
     parity = f"{config.num_slots} slots of K or V fit: even makes two rings, odd a shared one"
     if spec.smem.layout == "seed":
-        parity = "the seed's struct: a slot has room for K_nope or V, and a slot of K_rope beside it"
+        parity = "the seed's: slots of K_nope or V, each with one of K_rope"
         layout = "the seed's struct, field for field"
     grown = f"the reference point moves where a row has grown by 2^{-numbers.rescale_threshold_log2}"
     rows = (

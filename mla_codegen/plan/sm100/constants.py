@@ -18,13 +18,14 @@ from mla_codegen.plan.sm100.attention import Q_TILE_ROWS, FA4Config, KvRing
 from mla_codegen.plan.sm100.barriers import TAIL_WARPS
 from mla_codegen.plan.sm100.body import Body, Sm100Kernel
 from mla_codegen.plan.sm100.forms import Forms
-from mla_codegen.plan.sm100.names import camel, o_group_cols
+from mla_codegen.plan.sm100.names import camel
 from mla_codegen.plan.sm100.operands import UMMA_K_BYTES, swizzle_bytes
 from mla_codegen.plan.sm100.rings import k_tx_bytes, q_tx_bytes, scale_readers
 from mla_codegen.plan.sm100.roles import WARPGROUP_WARPS
 from mla_codegen.plan.sm100.softmax import EXP2_COEFFICIENTS, EXP2_ROUND_TO_INTEGER
-from mla_codegen.plan.sm100.staging import BULK_COPY_BYTES
+from mla_codegen.plan.sm100.staging import UNIT_BYTES, o_group_cols
 
+F32_BYTES = 4
 SCORE_GROUP_COLS = 32
 """Columns of S that a thread loads, and keys whose P it writes, in one instruction."""
 SWIZZLE_LAYOUTS = {0: 0, 128: 2, 64: 4, 32: 6}
@@ -51,7 +52,7 @@ def shared_constants(kernel: Sm100Kernel, forms: Forms) -> tuple[ConstantGroup, 
         group(
             "Output",
             ("i64", "kOutBytes", out_bytes, "per output element"),
-            ("u32", "kOutRowUnits", config.ov_depth * out_bytes // BULK_COPY_BYTES, "16-byte stores per row"),
+            ("u32", "kOutRowUnits", config.ov_depth * out_bytes // UNIT_BYTES, "16-byte stores per row"),
             *numbers,
         ),
     )
@@ -62,7 +63,7 @@ def body_constants(
 ) -> tuple[ConstantGroup, ...]:
     """The groups of one body in printing order."""
     return (
-        group("Shape", *_shape()),
+        group("Shape", *_shape(body)),
         group("Roles", *_roles(body, roles)),
         group("Rings", *_rings(body, forms)),
         group("Places of tiles in their fields", *_places(body)),
@@ -75,7 +76,8 @@ def body_constants(
     )
 
 
-def _shape() -> Iterator[_Row]:
+def _shape(body: Body) -> Iterator[_Row]:
+    yield ("u32", "kQRows", body.config.block_m, "query rows")
     yield ("i32", "kQTileRows", Q_TILE_ROWS, "query rows of one side, and of one softmax warpgroup")
     yield ("u32", "kSides", 2, "accumulators of S")
 
@@ -100,14 +102,14 @@ def _roles(body: Body, roles: tuple[Role, ...]) -> Iterator[_Row]:
     if body.ring.k_scale_buffers:
         readers = scale_readers(body.config) * WARPGROUP_WARPS
         yield ("u32", "kScaleReaderWarps", readers, "one lane of each warp that reads key scales")
-    yield ("u32", "kOutputReadThreads", body.named_barriers[-1].threads, "threads of output_read")
+    for barrier in body.named_barriers:
+        yield ("u32", f"k{camel(barrier.name)}Threads", barrier.threads, f"threads of {barrier.name}")
 
 
 def _rings(body: Body, forms: Forms) -> Iterator[_Row]:
     ring, separate = body.ring, body.ring.kind is KvRing.SEPARATE
     yield ("u32", "kKStages", ring.stages, "slots of K" if separate else "slots of the ring of K and V")
     yield ("u32", "kVStages", ring.stages, "slots of V" if separate else "the same")
-    yield ("u32", "kRingSteps", 1 if separate else 2, "slots from one block to the next")
     if ring.kind is KvRing.SHARED and ring.rope_buffers:
         yield ("u32", "kRopeBuffers", ring.rope_buffers, "buffers of K_rope")
     if forms.scales_columns:
@@ -134,7 +136,7 @@ def _chunks(config: FA4Config) -> Iterator[_Row]:
     if config.rope_depth:
         yield from _row_chunks("Rope", "Q_rope and K_rope", operands.rope_mma, config.padded_rope_depth)
     yield from _row_chunks("V", "V rows", operands.qkv, config.padded_ov_depth)
-    units = operands.qkv_swizzle_bytes // BULK_COPY_BYTES
+    units = operands.qkv_swizzle_bytes // UNIT_BYTES
     yield ("u32", "kVRowUnits", units, "16-byte units of a chunk row of V")
 
 
@@ -178,6 +180,9 @@ def _columns(body: Body) -> Iterator[_Row]:
     yield ("u32", "kPFirstGroups", body.pv_parts[0] // SCORE_GROUP_COLS, "groups in the first part of P")
     yield ("u32", "kOGroups", config.ov_depth // o_cols, "groups of columns of O")
     yield ("u32", "kOGroupCols", o_cols, "columns that a thread has in registers at a time")
+    if config.num_q == 1 and not config.single_o:
+        half = -(-config.ov_depth // o_cols // 2)
+        yield ("u32", "kOFirstHalfGroups", half, "groups that side 0 stores, side 1 stores the others")
 
 
 def _products(body: Body) -> Iterator[_Row]:
@@ -186,7 +191,7 @@ def _products(body: Body) -> Iterator[_Row]:
     rope = shapes.get("qk_rope") or shapes["qk"]
     pv, k = shapes["pv"], config.operands.mma_k
     yield ("u32", "kMmaStepBytes", UMMA_K_BYTES, "bytes of an operand row in one product, along K")
-    yield ("u32", "kKMajorLeadingBytes", BULK_COPY_BYTES, "not used by swizzled K-major operands")
+    yield ("u32", "kKMajorLeadingBytes", UNIT_BYTES, "not used by swizzled K-major operands")
     yield ("u32", "kQkNopeInstruction", _hex(nope.instruction_descriptor), f"128 x {nope.n} x {nope.k}")
     if config.rope_depth:
         yield ("u32", "kQkRopeInstruction", _hex(rope.instruction_descriptor), f"128 x {rope.n} x {rope.k}")
@@ -204,6 +209,9 @@ def _hex(value: int) -> str:
 
 def _softmax(body: Body, kernel: Sm100Kernel) -> Iterator[_Row]:
     numbers = kernel.softmax
+    if body.config.single_o:
+        comment = "from the factors of one side to those of the other"
+        yield ("u32", "kCorrectionSideBytes", Q_TILE_ROWS * F32_BYTES, comment)
     lift, threshold = float(numbers.p_lift_log2), float(-numbers.rescale_threshold_log2)
     smallest = float(2.0**SMALLEST_FACTOR_LOG2).hex()
     yield ("float", "kLiftLog2", f"{lift.hex()}f", f"{lift:g}: log2 of what P is multiplied by")
@@ -221,10 +229,9 @@ def _softmax(body: Body, kernel: Sm100Kernel) -> Iterator[_Row]:
 def _output(body: Body, forms: Forms) -> Iterator[_Row]:
     staging, out_bytes = body.staging, DTYPES[forms.out].bytes
     cols = o_group_cols(body.config.ov_depth)
-    units = staging.pass_cols * out_bytes // BULK_COPY_BYTES
+    units = staging.pass_cols * out_bytes // UNIT_BYTES
     mask = next(mask for mask in (7, 3, 1, 0) if units % (mask + 1) == 0)
-    yield ("u32", "kOutPasses", staging.passes, "passes in which a row is staged")
-    yield ("u32", "kOutPassGroups", staging.pass_cols // cols, "groups of columns of O in a pass")
+    yield ("u32", "kOutPassGroups", staging.pass_cols // cols, "groups of columns of O staged at a time")
     yield ("u32", "kOutPassUnits", units, "16-byte units of a staged row")
-    yield ("u32", "kOutGroupUnits", cols * out_bytes // BULK_COPY_BYTES, "16-byte units of such a group")
+    yield ("u32", "kOutGroupUnits", cols * out_bytes // UNIT_BYTES, "16-byte units of such a group")
     yield ("u32", "kOutUnitMask", mask, "bits of the row that a unit is XORed with")

@@ -21,6 +21,7 @@ from mla_codegen.plan.sm100.body import Body
 from mla_codegen.plan.sm100.forms import Forms
 from mla_codegen.plan.sm100.operands import mma_kind
 from mla_codegen.plan.sm100.softmax import EXP2_ERROR
+from mla_codegen.plan.sm100.staging import o_group_cols
 
 _BY_SIDE = ("alpha_full", "alpha_empty")
 """Barriers that each side has one of, ``<name>_0`` and ``<name>_1``."""
@@ -156,7 +157,9 @@ def words(body: Body, forms: Forms) -> Sm100Names:
     return Sm100Names(
         k_nope_tile="k_nope_tile" if separate else "kv_nope_tile",
         v_tile="v_tile" if separate else "kv_nope_tile",
-        rope_index="rope.stage" if body.ring.kind is KvRing.SHARED else "k.stage",
+        v_cursor="at.v" if separate else "at.k",
+        rope_index="at.rope.stage" if body.ring.kind is KvRing.SHARED else "at.k.stage",
+        first_v_slot=_first_v_slot(body),
         k_full=f"{k}_full",
         k_empty=f"{k}_empty",
         v_full=f"{v}_full",
@@ -169,9 +172,18 @@ def words(body: Body, forms: Forms) -> Sm100Names:
     )
 
 
-def o_group_cols(ov_depth: int) -> int:
-    """Columns of O that a thread has in registers at a time."""
-    return 32 if ov_depth % 32 == 0 else 16
+def _first_v_slot(body: Body) -> str:
+    """The slot of the first V: behind the first K, or the first two, where they share a ring."""
+    if body.ring.kind is KvRing.SEPARATE:
+        return "0"
+    return "1" if body.config.num_q == 2 else "tile.num_blocks > 1 ? 2 : 1"
+
+
+def body_name(body: Body) -> str:
+    """The namespace of a body, and the stem of its partials."""
+    if body.config.single_o:
+        return "single_o"
+    return "two_q" if body.config.num_q == 2 else "one_q"
 
 
 def named_roles(body: Body) -> tuple[Role, ...]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from mla_codegen.plan.model import Sm100Mma
 from mla_codegen.plan.sm100.attention import FA4Config
 from mla_codegen.plan.sm100.forms import Forms
-from mla_codegen.plan.sm100.names import o_group_cols
+from mla_codegen.plan.sm100.staging import o_group_cols
 
 
-def device_primitives(config: FA4Config, mma: Sm100Mma, forms: Forms) -> tuple[str, ...]:
-    """Headers in a fixed order, only those that the kernel uses."""
+def device_primitives(
+    config: FA4Config, mma: Sm100Mma, forms: Forms, *, merges: bool
+) -> tuple[str, ...]:
+    """Headers in a fixed order, only those that the kernel uses; ``merges`` where there is a 1Q body."""
     kinds, o_cols = {mma.nope, mma.rope, mma.pv}, o_group_cols(config.ov_depth)
     p_cols = 8 if config.operands.qkv_bytes == 1 else 16
     used = {
@@ -52,6 +54,8 @@ def device_primitives(config: FA4Config, mma: Sm100Mma, forms: Forms) -> tuple[s
         "tcgen05_mma_f16": "tcgen05_mma_f16" in kinds,
         "tcgen05_ld_32x32b_x16_f32": o_cols == 16,
         "tcgen05_ld_32x32b_x32_f32": True,
+        "tcgen05_ld_32x32b_x2_f32": merges,
+        "tcgen05_st_32x32b_x2_f32": merges,
         "tcgen05_st_32x32b_x16_f32": o_cols == 16,
         "tcgen05_st_32x32b_x32_f32": o_cols == 32,
         "tcgen05_st_32x32b_x8_u32": p_cols == 8,

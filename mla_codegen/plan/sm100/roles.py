@@ -35,9 +35,8 @@ def plan_roles(
     barriers: tuple[Sm100Mbarrier, ...], *, num_threads: int, converts_rope: bool
 ) -> tuple[Role, ...]:
     """The roles in warp order; every warp has one. 384 threads have one softmax warpgroup, 512 have two."""
-    softmax_warps = num_threads // WARP_THREADS - 2 * WARPGROUP_WARPS
     roles, first = [], 0
-    for duty in _duties(softmax_warps, converts_rope):
+    for duty in _duties(softmax_warps(num_threads), converts_rope):
         roles.append(
             Role(
                 name=duty.name,
@@ -54,8 +53,13 @@ def plan_roles(
     return tuple(roles)
 
 
-def _duties(softmax_warps: int, converts_rope: bool) -> tuple[_Duty, ...]:
-    two_groups = softmax_warps > WARPGROUP_WARPS
+def softmax_warps(num_threads: int) -> int:
+    """What correction and the last warpgroup leave."""
+    return num_threads // WARP_THREADS - 2 * WARPGROUP_WARPS
+
+
+def _duties(warps: int, converts_rope: bool) -> tuple[_Duty, ...]:
+    two_groups = warps > WARPGROUP_WARPS
     softmax = SOFTMAX_REGISTERS if two_groups else SINGLE_O_SOFTMAX_REGISTERS
     correction = CORRECTION_REGISTERS if two_groups else SINGLE_O_CORRECTION_REGISTERS
     last = LAST_WARPGROUP_REGISTERS
@@ -74,7 +78,7 @@ def _duties(softmax_warps: int, converts_rope: bool) -> tuple[_Duty, ...]:
     return (
         _Duty(
             name="softmax",
-            warps=softmax_warps,
+            warps=warps,
             registers=softmax,
             does="scores -> P, row maximum and sum; at the end the output",
         ),
