@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "d31fc22720bcf54eb63c6198f34591b82f93b953cd9d94e3ec6c0224b27fbbed"
+SOURCE_DIGEST = "95b6e4fc363c406d5aae8d26f7b9bb1d8eeff76a83510522a883fe3cef76f960"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

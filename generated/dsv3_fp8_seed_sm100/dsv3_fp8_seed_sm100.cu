@@ -636,6 +636,8 @@ __device__ __forceinline__ u8* output_row(const Params& params, const WorkTile& 
   return params.out + element * kOutBytes;
 }
 
+static_assert(kOutRowUnits * 16 == kOvDepth * (u32)kOutBytes, "a row of the output is whole units");
+
 // `rows` rows of a tile from `first_row` on, none of which sees a key, by `threads` threads:
 // O = 0.
 __device__ __forceinline__ void store_empty_rows(const Params& params, const WorkTile& tile, u32 first_row,
@@ -679,7 +681,6 @@ constexpr u32 kOutputReadThreads = 256;  // threads of output_read
 
 // Rings
 constexpr u32 kKStages = 5;  // slots of the ring of K and V
-constexpr u32 kVStages = 5;  // the same
 constexpr u32 kKScaleBuffers = 1;  // buffers of the scales of a block of keys
 constexpr u32 kSideBarriers = 2;  // from a barrier of side 0 to the same of side 1
 
@@ -718,7 +719,7 @@ constexpr u32 kKRopeChunkBytes = 16384;  // kBlockN * 128
 constexpr u32 kVChunkBytes = 8192;  // kBlockN * 64
 constexpr u32 kQTxBytes = 32768;  // Q of one side, whole boxes
 constexpr u32 kKTxBytes = 32768;  // K, whole boxes
-constexpr u32 kQKTxBytes = 65536;  // both: the first phase
+constexpr u32 kQKTxBytes = 65536;  // K and Q of one side: the first phase
 constexpr u32 kVTxBytes = 16384;  // V, whole boxes
 
 // Tensor memory

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "c63bfc9e7e85246a4064ec9334edd2888d6fc49e3b0afd1bc4f098a837d6b6b9"
+SOURCE_DIGEST = "59c0abc36e3f8e9e52ded242f379bdd9c042ab16989847c1928d870bad6bbe04"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

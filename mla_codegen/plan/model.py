@@ -594,6 +594,7 @@ class Sm100Features:
     counts_sequences: bool
     groups_heads: bool
     carries_scales: bool
+    scales_rows: bool
     scales_columns: bool
     folds_k_scale: bool
     writes_lse: bool

@@ -244,8 +244,8 @@ def test_products(mla: MLAConfig, expected: list[tuple[object, ...]]) -> None:
 def test_p_is_handed_over_three_to_one() -> None:
     assert pv_parts(TWO_Q.fa4) == (96, 32)
     assert pv_parts(config(BF16).fa4) == (96, 32)
-    assert pv_parts(config(BF16, v=192).fa4) == (48, 16)
-    assert pv_parts(config(PTS, nope=64, v=64).fa4) == (160, 32)  # 6 steps of 32
+    assert pv_parts(config(BF16, v=192).fa4) == (32, 32)
+    assert pv_parts(config(PTS, nope=64, v=64).fa4) == (160, 32)  # 6 groups of 32
 
 
 def test_instruction_descriptors_bit_by_bit() -> None:

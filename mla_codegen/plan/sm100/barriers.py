@@ -34,6 +34,8 @@ FULL_O = "o_full"
 CONVERTER_THREADS = 64
 CONVERTED_STAGES = 2
 """Hand-offs of converted rope in flight."""
+MOST_MBARRIERS = 64
+"""The seed's limit: one warp initialises them, two for each lane at most."""
 TAIL_WARPS = 2
 """Warps that clear rows of V beyond the sequence."""
 _WARPS = 4

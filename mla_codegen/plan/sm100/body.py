@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from mla_codegen.dtypes import DTYPES
 from mla_codegen.plan.model import NamedBarrier, Product, Role, TensorMap, TmemMap
 from mla_codegen.plan.sm100.attention import FA4Config
-from mla_codegen.plan.sm100.barriers import Sm100Mbarrier, count, plan_mbarriers
+from mla_codegen.plan.sm100.barriers import MOST_MBARRIERS, Sm100Mbarrier, count, plan_mbarriers
 from mla_codegen.plan.sm100.launch import Sm100Launch, bodies, plan_launch
 from mla_codegen.plan.sm100.mla import MLAConfig
 from mla_codegen.plan.sm100.named_barriers import plan_named_barriers
@@ -19,6 +19,7 @@ from mla_codegen.plan.sm100.rings import (
     converter_stages,
     copy_bytes,
     scale_step,
+    shallower,
     solved_ring,
 )
 from mla_codegen.plan.sm100.roles import plan_roles, softmax_warps
@@ -95,7 +96,7 @@ def plan_body(config: MLAConfig, *, layout: str, out: str) -> Body:
     """The body of this configuration's ``num_q``."""
     fa4, out_bytes = config.fa4, DTYPES[out].bytes
     deepest = deepest_unified_ring(fa4, guards=True) if layout == "seed" else 0
-    ring = unified_ring(fa4, deepest) if layout == "seed" else solved_ring(fa4)
+    ring = unified_ring(fa4, deepest) if layout == "seed" else _solved_ring(fa4)
     barriers = plan_mbarriers(fa4, ring)
     staging = plan_staging(fa4, out_bytes=out_bytes)
     return Body(
@@ -116,6 +117,14 @@ def plan_body(config: MLAConfig, *, layout: str, out: str) -> Body:
         converter_stages=converter_stages(fa4, ring),
         staging=staging,
     )
+
+
+def _solved_ring(config: FA4Config) -> Ring:
+    """The ring that the parity rule chose; shallower where its slots are so small that barriers run out."""
+    ring = solved_ring(config)
+    while count(plan_mbarriers(config, ring)) > MOST_MBARRIERS:
+        ring = shallower(config, ring)
+    return ring
 
 
 def _storage(

@@ -35,7 +35,7 @@ from mla_codegen.plan.sm100.operands import Operands
 from mla_codegen.plan.sm100.primitives import COMMON_PRIMITIVES, device_primitives
 from mla_codegen.plan.sm100.requests import request_faults
 from mla_codegen.plan.sm100.selection import Selection, select_mla_prefill_config
-from mla_codegen.plan.sm100.support import shape_faults, unsupported
+from mla_codegen.plan.sm100.support import unsupported, with_narrow_blocks
 from mla_codegen.plan.sm100.tma import with_batch_axes
 from mla_codegen.plan.support import raise_if
 from mla_codegen.plan.validation import validated
@@ -53,7 +53,6 @@ def make_plan(spec: Spec, *, debug: bool) -> Plan:
     raise_if(spec, unsupported(spec))
     selection = _selection(spec)
     raise_if(spec, selection.faults)
-    raise_if(spec, shape_faults(selection.config))
     raise_if(spec, request_faults(selection.config, layout=spec.smem.layout))
     kernel = plan_kernel(selection.config, layout=spec.smem.layout, out=spec.dtypes.out)
     broken = broken_invariants(kernel)
@@ -65,8 +64,8 @@ def make_plan(spec: Spec, *, debug: bool) -> Plan:
 
 def _selection(spec: Spec) -> Selection:
     dtypes, dims = spec.dtypes, spec.dims
-    has_scales = spec.scales.q != "none"
-    return select_mla_prefill_config(
+    has_scales = spec.scales.q != "none" or spec.scales.k != "none"
+    return with_narrow_blocks(select_mla_prefill_config(
         operands=Operands(
             qkv=dtypes.qkv,
             rope_gmem=dtypes.rope_gmem,
@@ -79,7 +78,7 @@ def _selection(spec: Spec) -> Selection:
         depth=dims.nope + dims.rope,
         v_depth=dims.v,
         rope_depth=dims.rope,
-    )
+    ))
 
 
 def _plan(
@@ -104,7 +103,11 @@ def _plan(
         arch_guard=_GUARD,
         arch_guard_message=_GUARD_MESSAGE,
         device_primitives=device_primitives(
-            kernel.config.fa4, variant.bodies[0].mma, forms, merges=_merges(kernel)
+            kernel.config.fa4,
+            variant.bodies[0].mma,
+            forms,
+            o_cols=kernel.bodies[0].staging.block_cols,
+            merges=_merges(kernel),
         ),
         common_primitives=COMMON_PRIMITIVES,
         mma_families=(),
@@ -219,6 +222,7 @@ def _features(body: Body, forms: Forms) -> Sm100Features:
         counts_sequences=forms.q_dense or forms.kv_dense,
         groups_heads=forms.group > 1,
         carries_scales=forms.carries_scales,
+        scales_rows=forms.scales_rows,
         scales_columns=forms.scales_columns,
         folds_k_scale=forms.folds_k_scale,
         writes_lse=forms.lse != "none",

@@ -8,12 +8,10 @@ from itertools import pairwise
 from mla_codegen.arch import ArchLimits
 from mla_codegen.plan.model import Region, Smem, SmemField, TensorMap, TmemRegion
 from mla_codegen.plan.sm100.attention import FA4Config, KvRing
-from mla_codegen.plan.sm100.barriers import Sm100Mbarrier
+from mla_codegen.plan.sm100.barriers import MOST_MBARRIERS, Sm100Mbarrier
 from mla_codegen.plan.sm100.body import Body, Sm100Kernel
 from mla_codegen.plan.sm100.rings import Ring
 
-MOST_MBARRIERS = 64
-"""One warp initialises them, two for each lane at most."""
 ATOM_ROWS = 8
 """Rows after which a swizzle pattern repeats."""
 WARPGROUP_WARPS = 4

@@ -23,7 +23,7 @@ from mla_codegen.plan.sm100.operands import UMMA_K_BYTES, swizzle_bytes
 from mla_codegen.plan.sm100.rings import k_tx_bytes, q_tx_bytes, scale_readers
 from mla_codegen.plan.sm100.roles import WARPGROUP_WARPS
 from mla_codegen.plan.sm100.softmax import EXP2_COEFFICIENTS, EXP2_ROUND_TO_INTEGER
-from mla_codegen.plan.sm100.staging import UNIT_BYTES, o_group_cols
+from mla_codegen.plan.sm100.staging import UNIT_BYTES
 
 F32_BYTES = 4
 SCORE_GROUP_COLS = 32
@@ -63,9 +63,9 @@ def body_constants(
 ) -> tuple[ConstantGroup, ...]:
     """The groups of one body in printing order."""
     return (
-        group("Shape", *_shape(body)),
+        group("Shape", *_shape(body, forms)),
         group("Roles", *_roles(body, roles)),
-        group("Rings", *_rings(body, forms)),
+        group("Rings", *_rings(body)),
         group("Places of tiles in their fields", *_places(body)),
         group("Chunks: tiles lie in columns of one swizzle width", *_chunks(body.config)),
         group("Bytes of copies", *_copies(body)),
@@ -76,8 +76,9 @@ def body_constants(
     )
 
 
-def _shape(body: Body) -> Iterator[_Row]:
-    yield ("u32", "kQRows", body.config.block_m, "query rows")
+def _shape(body: Body, forms: Forms) -> Iterator[_Row]:
+    if forms.scales_rows:
+        yield ("u32", "kQRows", body.config.block_m, "query rows")
     yield ("i32", "kQTileRows", Q_TILE_ROWS, "query rows of one side, and of one softmax warpgroup")
     yield ("u32", "kSides", 2, "accumulators of S")
 
@@ -106,13 +107,14 @@ def _roles(body: Body, roles: tuple[Role, ...]) -> Iterator[_Row]:
         yield ("u32", f"k{camel(barrier.name)}Threads", barrier.threads, f"threads of {barrier.name}")
 
 
-def _rings(body: Body, forms: Forms) -> Iterator[_Row]:
+def _rings(body: Body) -> Iterator[_Row]:
     ring, separate = body.ring, body.ring.kind is KvRing.SEPARATE
     yield ("u32", "kKStages", ring.stages, "slots of K" if separate else "slots of the ring of K and V")
-    yield ("u32", "kVStages", ring.stages, "slots of V" if separate else "the same")
+    if separate:
+        yield ("u32", "kVStages", ring.stages, "slots of V")
     if ring.kind is KvRing.SHARED and ring.rope_buffers:
         yield ("u32", "kRopeBuffers", ring.rope_buffers, "buffers of K_rope")
-    if forms.scales_columns:
+    if ring.k_scale_buffers:
         yield ("u32", "kKScaleBuffers", ring.k_scale_buffers, "buffers of the scales of a block of keys")
     yield ("u32", "kSideBarriers", 2, "from a barrier of side 0 to the same of side 1")
 
@@ -159,9 +161,10 @@ def _copies(body: Body) -> Iterator[_Row]:
         yield ("u32", "kQRopeChunkBytes", Q_TILE_ROWS * rope, f"kQTileRows * {rope}")
         yield ("u32", "kKRopeChunkBytes", config.block_n * rope, f"kBlockN * {rope}")
     yield ("u32", "kVChunkBytes", config.block_n * nope, f"kBlockN * {nope}")
-    yield ("u32", "kQTxBytes", q, "Q of one side, whole boxes")
+    if config.num_q == 2:
+        yield ("u32", "kQTxBytes", q, "Q of one side, whole boxes")
     yield ("u32", "kKTxBytes", k, "K, whole boxes")
-    yield ("u32", "kQKTxBytes", q + k, "both: the first phase")
+    yield ("u32", "kQKTxBytes", q + k, "K and Q of one side: the first phase")
     yield ("u32", "kVTxBytes", body.copy_bytes.v, "V, whole boxes")
 
 
@@ -169,7 +172,7 @@ def _columns(body: Body) -> Iterator[_Row]:
     config = body.config
     parts = config.block_n // SCORE_GROUP_COLS
     p_cols = SCORE_GROUP_COLS * config.operands.qkv_bytes // config.limits.tmem_cell_bytes
-    o_cols = o_group_cols(config.ov_depth)
+    o_cols = body.staging.block_cols
     yield ("u32", "kTmemCols", body.tmem.alloc_cols, f"allocated, {body.tmem.used_cols} of them used")
     yield ("u32", "kSStrideCols", config.tmem_s[1] - config.tmem_s[0], "from S of side 0 to S of side 1")
     yield ("u32", "kOFirstCol", config.tmem_o[0], "O of side 0")
@@ -188,7 +191,7 @@ def _columns(body: Body) -> Iterator[_Row]:
 def _products(body: Body) -> Iterator[_Row]:
     config, shapes = body.config, {product.name: product for product in body.products}
     nope = shapes.get("qk_nope") or shapes["qk"]
-    rope = shapes.get("qk_rope") or shapes["qk"]
+    rope = shapes.get("qk_rope") or nope
     pv, k = shapes["pv"], config.operands.mma_k
     yield ("u32", "kMmaStepBytes", UMMA_K_BYTES, "bytes of an operand row in one product, along K")
     yield ("u32", "kKMajorLeadingBytes", UNIT_BYTES, "not used by swizzled K-major operands")
@@ -228,7 +231,7 @@ def _softmax(body: Body, kernel: Sm100Kernel) -> Iterator[_Row]:
 
 def _output(body: Body, forms: Forms) -> Iterator[_Row]:
     staging, out_bytes = body.staging, DTYPES[forms.out].bytes
-    cols = o_group_cols(body.config.ov_depth)
+    cols = staging.block_cols
     units = staging.pass_cols * out_bytes // UNIT_BYTES
     mask = next(mask for mask in (7, 3, 1, 0) if units % (mask + 1) == 0)
     yield ("u32", "kOutPassGroups", staging.pass_cols // cols, "groups of columns of O staged at a time")

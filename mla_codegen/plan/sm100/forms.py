@@ -30,9 +30,14 @@ class Forms:
         return "tile.kv_head" if self.group > 1 else "tile.head"
 
     @property
-    def carries_scales(self) -> bool:
+    def scales_rows(self) -> bool:
         """Rows have factors of their own, which the load warp brings."""
         return self.q_scale != "none"
+
+    @property
+    def carries_scales(self) -> bool:
+        """The load warp brings factors, of rows or columns."""
+        return self.scales_rows or self.scales_columns
 
     @property
     def scales_columns(self) -> bool:

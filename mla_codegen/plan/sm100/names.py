@@ -21,7 +21,6 @@ from mla_codegen.plan.sm100.body import Body
 from mla_codegen.plan.sm100.forms import Forms
 from mla_codegen.plan.sm100.operands import mma_kind
 from mla_codegen.plan.sm100.softmax import EXP2_ERROR
-from mla_codegen.plan.sm100.staging import o_group_cols
 
 _BY_SIDE = ("alpha_full", "alpha_empty")
 """Barriers that each side has one of, ``<name>_0`` and ``<name>_1``."""
@@ -151,7 +150,7 @@ def words(body: Body, forms: Forms) -> Sm100Names:
     separate = body.ring.kind is KvRing.SEPARATE
     k, v = ("k", "v") if separate else ("kv", "kv")
     factors = ["softmax_scale * log2(e)"]
-    factors += ["q_scale"] if forms.carries_scales else []
+    factors += ["q_scale"] if forms.scales_rows else []
     factors += ["k_scale"] if forms.folds_k_scale else []
     qkv = body.config.operands.qkv
     return Sm100Names(
@@ -166,7 +165,7 @@ def words(body: Body, forms: Forms) -> Sm100Names:
         v_empty=f"{v}_empty",
         p_conversion="cvt_e4m3x4" if qkv == "e4m3" else f"cvt_{qkv}x2",
         out_conversion="bits_from_float" if forms.out == "f32" else f"cvt_{forms.out}x2",
-        o_group_cols=str(o_group_cols(body.config.ov_depth)),
+        o_group_cols=str(body.staging.block_cols),
         softmax_factor=" * ".join(factors),
         exp2_error=f"{EXP2_ERROR:.1e} of the value",
     )

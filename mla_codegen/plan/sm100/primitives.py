@@ -5,14 +5,13 @@ from __future__ import annotations
 from mla_codegen.plan.model import Sm100Mma
 from mla_codegen.plan.sm100.attention import FA4Config
 from mla_codegen.plan.sm100.forms import Forms
-from mla_codegen.plan.sm100.staging import o_group_cols
 
 
 def device_primitives(
-    config: FA4Config, mma: Sm100Mma, forms: Forms, *, merges: bool
+    config: FA4Config, mma: Sm100Mma, forms: Forms, *, o_cols: int, merges: bool
 ) -> tuple[str, ...]:
     """Headers in a fixed order, only those that the kernel uses; ``merges`` where there is a 1Q body."""
-    kinds, o_cols = {mma.nope, mma.rope, mma.pv}, o_group_cols(config.ov_depth)
+    kinds = {mma.nope, mma.rope, mma.pv}
     p_cols = 8 if config.operands.qkv_bytes == 1 else 16
     used = {
         "types": True,
@@ -34,7 +33,7 @@ def device_primitives(
         "ld_shared_v4_u32": True,
         "st_shared_f32": True,
         "st_shared_v4_u32": True,
-        "ld_global_f32": forms.carries_scales,
+        "ld_global_f32": forms.carries_scales or forms.folds_k_scale,
         "ld_global_i32": not (forms.q_dense and forms.kv_dense),
         "st_global_f32": forms.lse != "none",
         "st_global_v4_u32": True,
@@ -52,10 +51,12 @@ def device_primitives(
         "tcgen05_commit": True,
         "tcgen05_mma_f8f6f4": "tcgen05_mma_f8f6f4" in kinds,
         "tcgen05_mma_f16": "tcgen05_mma_f16" in kinds,
+        "tcgen05_ld_32x32b_x8_f32": o_cols == 8,
         "tcgen05_ld_32x32b_x16_f32": o_cols == 16,
         "tcgen05_ld_32x32b_x32_f32": True,
         "tcgen05_ld_32x32b_x2_f32": merges,
         "tcgen05_st_32x32b_x2_f32": merges,
+        "tcgen05_st_32x32b_x8_f32": o_cols == 8,
         "tcgen05_st_32x32b_x16_f32": o_cols == 16,
         "tcgen05_st_32x32b_x32_f32": o_cols == 32,
         "tcgen05_st_32x32b_x8_u32": p_cols == 8,

@@ -11,6 +11,8 @@ from mla_codegen.plan.sm100.rings import Ring
 _FORMAT = {"f16": 0, "bf16": 1, "e4m3": 0, "e5m2": 1}
 """Codes of A and B in the instruction descriptor, within their kind (PTX ISA, instruction descriptor)."""
 _F32_ACCUMULATOR = 1
+P_GROUP_KEYS = 32
+"""Keys whose P a softmax thread writes in one instruction."""
 
 
 def plan_products(config: FA4Config, ring: Ring) -> tuple[Product, ...]:
@@ -30,11 +32,11 @@ def pv_parts(config: FA4Config) -> tuple[int, int]:
     """Keys of the two sub-steps in which P is handed over.
 
     The seed has 3 to 1 where the steps are a multiple of 4, and says nothing of others; here the second part
-    is a quarter of the steps, rounded down, and at least one.
+    is a quarter of the block, in whole groups of the 32 keys whose P a thread writes at a time.
     """
-    steps = config.block_n // config.operands.mma_k
-    last = max(1, steps // 4)
-    return ((steps - last) * config.operands.mma_k, last * config.operands.mma_k)
+    groups = config.block_n // P_GROUP_KEYS
+    last = max(1, groups // 4) * P_GROUP_KEYS
+    return (config.block_n - last, last)
 
 
 def _qk(config: FA4Config, ring: Ring) -> tuple[Product, ...]:

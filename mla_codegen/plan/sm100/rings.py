@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mla_codegen.dtypes import DTYPES
-from mla_codegen.plan.sm100.attention import Q_TILE_ROWS, FA4Config, KvRing
+from mla_codegen.plan.sm100.attention import Q_TILE_ROWS, FA4Config, KvRing, ceil_div
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,18 @@ def solved_ring(config: FA4Config) -> Ring:
         stages=config.num_kv_stages,
         rope_buffers=config.num_rope_buffers,
         k_scale_buffers=config.num_k_scale_buffers,
+    )
+
+
+def shallower(config: FA4Config, ring: Ring) -> Ring:
+    """The same with a slot less (of each ring where there are two), and as many buffers as that needs."""
+    stages = ring.stages - 1
+    keys = stages if ring.kind is KvRing.SEPARATE else ceil_div(stages, 2)
+    return Ring(
+        kind=ring.kind,
+        stages=stages,
+        rope_buffers=min(ring.rope_buffers, keys),
+        k_scale_buffers=min(ring.k_scale_buffers, keys),
     )
 
 

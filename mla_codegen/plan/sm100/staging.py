@@ -15,9 +15,15 @@ UNIT_BYTES = 16
 """What a thread stores of a row at a time (PTX ISA, st.v4 of 32 bits)."""
 
 
-def o_group_cols(ov_depth: int) -> int:
-    """Columns of O that a thread has in registers at a time."""
-    return 32 if ov_depth % 32 == 0 else 16
+def o_group_cols(config: FA4Config, out_bytes: int) -> int:
+    """Columns of O that a thread has in registers at a time: at most 32, whole groups in a row.
+
+    A writer of 1Q, which has half of the Q of 128 rows to stage them in, has room for one group.
+    """
+    row_bytes = config.q_row_bytes // 2
+    return next(
+        cols for cols in (32, 16, 8) if config.ov_depth % cols == 0 and cols * out_bytes <= row_bytes
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +51,7 @@ def plan_staging(config: FA4Config, *, out_bytes: int) -> OutputStaging:
     writers = 1 if config.single_o else 2
     halves_columns = config.num_q == 1 and writers == 2
     columns = ceil_div(config.ov_depth, 2) if halves_columns else config.ov_depth
-    block_cols = o_group_cols(config.ov_depth)
+    block_cols = o_group_cols(config, out_bytes)
     there = config.block_m * config.q_row_bytes // writers
     pass_cols = align_down(min(there // (Q_TILE_ROWS * out_bytes), align_up(columns, block_cols)), block_cols)
     assert pass_cols > 0, f"{there} bytes of Q hold no column block of {Q_TILE_ROWS} rows"

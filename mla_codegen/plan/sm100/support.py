@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mla_codegen.errors import Diagnostic
-from mla_codegen.plan.sm100.mla import MLAConfig
+from mla_codegen.plan.sm100.selection import Selection
 from mla_codegen.plan.support import must_be
 
 if TYPE_CHECKING:
@@ -14,10 +15,6 @@ if TYPE_CHECKING:
 
 LARGEST_BLOCK_N = 128
 """A softmax thread has a whole row of S in registers."""
-BLOCK_N_STEP = 32
-"""Columns of S that it loads in one instruction."""
-SCALE_FORMS = ("tensor", "head", "token", "token_head")
-KEY_SCALE_FORMS = ("token", "token_head")
 
 
 def unsupported(spec: Spec) -> tuple[Diagnostic, ...]:
@@ -27,15 +24,11 @@ def unsupported(spec: Spec) -> tuple[Diagnostic, ...]:
 
 def _dtype_faults(spec: Spec) -> Iterator[Diagnostic]:
     dtypes, scales, arch = spec.dtypes, spec.scales, f"with arch {spec.arch}"
-    yield from must_be("dtypes.qkv", dtypes.qkv, "e4m3", when=arch)
-    if dtypes.qkv != "e4m3":
-        return  # what the other types and the scales may be depends on it
-    yield from must_be("dtypes.p", dtypes.p, "auto", "e4m3", when=arch)
-    yield from must_be("dtypes.rope_gmem", dtypes.rope_gmem, "bf16", when=arch)
-    yield from must_be("scales.q", scales.q, *SCALE_FORMS, when=arch)
-    yield from must_be("scales.k", scales.k, *KEY_SCALE_FORMS, when=arch)
+    yield from must_be("dtypes.p", dtypes.p, "auto", dtypes.qkv, when=arch)
+    when = f"with arch {spec.arch} and dtypes.rope_gmem {dtypes.rope_gmem}"
+    yield from must_be("dtypes.rope_mma", dtypes.rope_mma, dtypes.rope_gmem, when=when)
     yield from must_be("scales.v", scales.v, "none", when=arch)
-    if spec.dims.rope:
+    if scales.rope is not None:
         yield from must_be("scales.rope", scales.rope, "prescaled", when=arch)
     yield from must_be("scales.rope_k", scales.rope_k, "none", when=arch)
 
@@ -74,33 +67,8 @@ def _pipeline_faults(spec: Spec) -> Iterator[Diagnostic]:
     yield from must_be("schedule.longest_first", schedule.longest_first, "auto", True)
 
 
-def shape_faults(config: MLAConfig) -> tuple[Diagnostic, ...]:
-    """What the seed's rules support and the templates do not print yet."""
-    fa4 = config.fa4
-    faults = []
-    if fa4.single_o:
-        faults.append(
-            Diagnostic(
-                code="unsupported",
-                field="dims.v",
-                message=(
-                    f"dims.v is {fa4.ov_depth}, which leaves room for a single O, this version makes kernels "
-                    "with two"
-                ),
-                help="set dims.nope and dims.v to at most 192",
-            )
-        )
-    elif fa4.block_n > LARGEST_BLOCK_N or fa4.block_n % BLOCK_N_STEP:
-        allowed = f"a multiple of {BLOCK_N_STEP} up to {LARGEST_BLOCK_N}"
-        faults.append(
-            Diagnostic(
-                code="unsupported",
-                field="dims.v",
-                message=(
-                    f"dims.nope {fa4.nope_depth} and dims.v {fa4.ov_depth} give {fa4.block_n} keys per step, "
-                    f"this version makes kernels for {allowed}"
-                ),
-                help="set dims.nope or dims.v to 128",
-            )
-        )
-    return tuple(faults)
+def with_narrow_blocks(selection: Selection) -> Selection:
+    """The same with at most as many keys per step as a softmax thread has registers for."""
+    if selection.faults or selection.config.fa4.block_n <= LARGEST_BLOCK_N:
+        return selection
+    return replace(selection, config=replace(selection.config, bn_cap=LARGEST_BLOCK_N))
