@@ -16,7 +16,8 @@ class Hazard:
 
     kind: str
     """`race`, `uninitialised`, `proxy-fence`, `barrier`, `transaction`, `deadlock`, `registers`, `bounds`,
-    `alignment`, `wgmma`, `divergence`, `at-exit`, `schedule` or `internal`."""
+    `alignment`, `wgmma`, `tcgen05`, `tcgen05-wait`, `tcgen05-fence`, `tmem`, `divergence`, `at-exit`,
+    `schedule` or `internal`."""
     message: str
     """One sentence with the names of the plan."""
     cta: tuple[int, int, int]
@@ -66,7 +67,7 @@ class EmulationReport:
     schedules: tuple[tuple[int, str], ...]
     """Seed and policy of each schedule."""
     counts: Mapping[str, int]
-    """Totals over all schedules: ctas, switches, tma_copies, tma_bytes, wgmma, macs, mbarrier_waits,
+    """Totals over all schedules: ctas, switches, tma_copies, tma_bytes, wgmma, tcgen05, macs, mbarrier_waits,
     barrier_arrivals."""
     unwritten_elements: int
     """Elements of `out` that no thread wrote in the last schedule."""

@@ -11,7 +11,7 @@ from mla_codegen.emulator.names import PlanNames
 from mla_codegen.emulator.native import NO_THREAD, RawEvent
 
 # EventKind of engine.hpp.
-_WAIT_MBARRIER, _WAIT_NAMED, _WAIT_WGMMA, _WAIT_REGISTERS, _WGMMA, _TMA, _ARRIVE, _WAIT_WARP = range(8)
+_WAIT_MBARRIER, _WAIT_NAMED, _WAIT_WGMMA, _WAIT_REGISTERS, _WGMMA, _TMA, _ARRIVE, _WAIT_WARP, _MMA = range(9)
 _NAMES = {
     _WAIT_MBARRIER: "wait {}",
     _WAIT_NAMED: "wait {}",
@@ -19,6 +19,7 @@ _NAMES = {
     _WAIT_REGISTERS: "setmaxnreg {}",
     _WAIT_WARP: "wait for the warp",
     _WGMMA: "wgmma n{}",
+    _MMA: "mma n{}",
     _TMA: "copy {} B",
     _ARRIVE: "arrive {}",
 }
@@ -54,7 +55,7 @@ def write_trace(path: str | os.PathLike[str], events: Iterable[RawEvent], names:
 
 def _track(event: RawEvent) -> int:
     if event.thread == NO_THREAD:
-        return _TENSOR_CORE if event.kind == _WGMMA else _COPY_ENGINE
+        return _TENSOR_CORE if event.kind in (_WGMMA, _MMA) else _COPY_ENGINE
     return event.thread // 32
 
 

@@ -24,6 +24,14 @@ class Edit:
     new: str
     nth: int = 0
 
+    def applied(self, source: str, complaint: str) -> str:
+        """The source with the edit; AssertionError where the text does not stand there as it says."""
+        places = [match.span() for match in _pattern(self.old).finditer(source)]
+        found = len(places) > self.nth if self.nth else len(places) == 1
+        assert found, complaint.format(f"{self.old!r} stands {len(places)} times")
+        begin, end = places[max(self.nth - 1, 0)]
+        return source[:begin] + self.new + source[end:]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
@@ -47,16 +55,8 @@ class Fault:
         if self.swizzle_of:
             return EmulatedKernel(_with_swizzle(plan, self.swizzle_of, self.swizzle_bytes), source)
         for change in self.edits:
-            source = self._changed(source, change)
+            source = change.applied(source, f"{self.name}: {{}} in {self.kernel}, adapt the fault")
         return EmulatedKernel(plan, source)
-
-    def _changed(self, source: str, change: Edit) -> str:
-        places = [match.span() for match in _pattern(change.old).finditer(source)]
-        assert len(places) > change.nth if change.nth else len(places) == 1, (
-            f"{self.name}: {change.old!r} stands {len(places)} times in {self.kernel}, adapt the fault"
-        )
-        begin, end = places[max(change.nth - 1, 0)]
-        return source[:begin] + change.new + source[end:]
 
     def found_as(self, kernel: EmulatedKernel, problem: Problem, *, seed: int) -> str:
         """Kind of the first hazard of a schedule, `wrong result`, or nothing at all."""

@@ -46,6 +46,8 @@ def test_every_instruction_is_spelled_as_cccl_spells_it() -> None:
         "mbarrier.arrive.expect_tx.shared::cta.b64 [%0], %1;",
         "fence.proxy.async.shared;",
         "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3}], [%2];",
+        "tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [%0];",
+        "tcgen05.mma.cta_group::1.kind::f8f6f4 [%0], %1, %2, p;",
     ],
 )
 def test_other_spellings_are_not_known(code: str) -> None:

@@ -74,7 +74,8 @@ enum class EventKind : u32 {
   wgmma,
   tma,
   arrive,
-  wait_warp
+  wait_warp,
+  tensor_mma
 };
 struct TraceEvent {
   u64 begin, end;

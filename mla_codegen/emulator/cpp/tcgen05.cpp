@@ -169,12 +169,12 @@ void tensor_mma(const TensorMma& mma, int line) {
     check_tmem_product(d, accumulates, true, operation, line, "the accumulator of a tcgen05.mma");
     note_tmem_product(d, operation);
   }
-  pipe.queue.push_back({false, line, operation, mma, shape, kNever, {}});
   if (e.tracing) {
     const u64 begin = std::max(e.tensor_time, now());
     e.tensor_time = pipe.time = begin + shape.n / 2;
-    record(EventKind::wgmma, begin, e.tensor_time, shape.n, line, kNever);
+    record(EventKind::tensor_mma, begin, pipe.time, shape.n, line, kNever);
   }
+  pipe.queue.push_back({false, line, operation, mma, shape, kNever, {}, pipe.time});
   complete_early();
 }
 
@@ -191,8 +191,8 @@ void tensor_commit(u32 barrier, int line) {
     TensorPipe& pipe = e.tensor.pipes[p];
     if (pipe.thread != f.thread) continue;
     clock[pipe_component(p)] = pipe.issued;
-    if (e.tracing) record(EventKind::arrive, f.time, f.time, barrier, line, f.thread);
-    pipe.queue.push_back({true, line, 0, {}, {}, index, std::move(clock)});
+    if (e.tracing) record(EventKind::arrive, pipe.time, pipe.time, barrier, line, f.thread);
+    pipe.queue.push_back({true, line, 0, {}, {}, index, std::move(clock), pipe.time});
     complete_early();
     return;
   }
@@ -252,7 +252,7 @@ void run_pipe(u32 busy) {
     Fiber* running = e.running;
     e.running = &e.fibers[pipe.thread];
     if (entry.commit) {
-      complete_commit_on(entry.barrier, entry.clock.data(), pipe.time, entry.line);
+      complete_commit_on(entry.barrier, entry.clock.data(), entry.time, entry.line);
     } else {
       execute(entry);
     }

@@ -84,6 +84,7 @@ struct TensorEntry {
   TensorShape shape;
   u32 barrier;
   std::vector<u32> clock;
+  u64 time;  // when it is done, for the trace
 };
 
 // The products of one thread: they execute in the order of their issue.

@@ -16,7 +16,9 @@ from pathlib import Path
 
 WHEEL = "nvidia-cuda-cccl==13.3.5.0.6"
 HEADERS = (
+    "cp_async_bulk_commit_group",
     "cp_async_bulk_tensor",
+    "cp_async_bulk_wait_group",
     "elect_sync",
     "fence_mbarrier_init",
     "fence_proxy_async",
@@ -26,23 +28,44 @@ HEADERS = (
     "mbarrier_try_wait_parity",
     "prmt",
     "setmaxnreg",
+    "tcgen05_alloc",
+    "tcgen05_commit",
+    "tcgen05_fence",
+    "tcgen05_ld",
+    "tcgen05_mma",
+    "tcgen05_st",
+    "tcgen05_wait",
 )
 FAMILIES = (
+    "cp.async.bulk.commit_group",
     "cp.async.bulk.tensor",
+    "cp.async.bulk.wait_group",
     "elect.sync",
     "fence.mbarrier_init",
     "fence.proxy.async",
     "mbarrier",
     "prmt",
     "setmaxnreg",
+    "tcgen05",
 )
 """How the names of these instructions start."""
 
 _ASM = re.compile(r"\basm\s*(?:volatile)?\s*\(((?:\s*\"(?:[^\"\\]|\\.)*\")+)")
 _STRING = re.compile(r"\"((?:[^\"\\]|\\.)*)\"")
 _OPERANDS = re.compile(r"\[[^]]*\]|[^,\[\]]+")
-_NEWER = ("override::", "mbarrier::report", "layout::", "phase_type::", "cta_group::", "multicast::")
+_NEWER = ("override::", "mbarrier::report", "layout::", "phase_type::", "multicast::", "sync_restrict")
 """Parts of forms for later architectures, which are left out."""
+_OTHER_FORMS = (
+    "cta_group::2",
+    "block_scale",
+    "pack::16b",
+    "16x64b",
+    "16x128b",
+    "16x32bx2",
+    "exclusive",
+    ".red",
+)
+"""Parts of forms of tcgen05 that no kernel here has, which are left out."""
 
 
 def instructions(text: str) -> set[tuple[str, int]]:
@@ -66,6 +89,11 @@ def instructions(text: str) -> set[tuple[str, int]]:
     return found
 
 
+def _is_left_out(name: str) -> bool:
+    others = _OTHER_FORMS if name.startswith("tcgen05") else ("cta_group::",)
+    return any(part in name for part in (*_NEWER, *others))
+
+
 def main(folder: str) -> None:
     """Downloads the headers and writes the table."""
     with tempfile.TemporaryDirectory() as name:
@@ -81,9 +109,7 @@ def main(folder: str) -> None:
             (path,) = scratch.glob(f"**/cuda/__ptx/instructions/generated/{header}.h")
             found |= instructions(path.read_text(encoding="utf-8"))
     kept = sorted(
-        [name, operands]
-        for name, operands in found
-        if name.startswith(FAMILIES) and not any(part in name for part in _NEWER)
+        [name, operands] for name, operands in found if name.startswith(FAMILIES) and not _is_left_out(name)
     )
     rows = ",\n".join(f"  {json.dumps(row)}" for row in kept)
     (Path(folder) / "ptx_opcodes.json").write_text(f"[\n{rows}\n]\n", encoding="utf-8")

@@ -1,13 +1,11 @@
 // Two products in a chain, as attention has them: S = Q K, P = S * k_scale, O = O / 2 + P V, over blocks of keys.
 //
-//   load (warp 5)            mma (warp 4)                softmax (warps 0 to 3, a thread per row)
-//   Q, K, V, scales
-//   -> kv_full               S = Q K -> s_full           S -> P, over the columns of S
-//                                                        O /= 2 after o_full; V rows beyond the keys become 0
-//                            O += P V                    -> p_ready
-//   refills after kv_empty   -> kv_empty, o_full
-//   and k_scale_empty                                    scales read -> k_scale_empty
-//                                                        O -> bf16 over Q -> bulk store
+//   load (warp 5)               mma (warp 4)                  softmax (warps 0 to 3, a thread per row)
+//   Q, K, scales -> k_full      S = Q K -> k_empty, s_full    S -> P, over the columns of S
+//   V -> v_full                                               scales are read -> k_scale_empty
+//   K refills after k_empty                                   O /= 2; V rows beyond the keys become 0
+//   and k_scale_empty           O += P V -> v_empty, o_full   -> p_ready
+//   V refills after v_empty                                   last o_full: O -> bf16 over Q -> bulk store
 #include "mla_host_model.hpp"
 namespace mla {
 #include "pipeline_state.cuh"
@@ -31,8 +29,9 @@ constexpr u32 kPColumns = kBlockN * kElementBytes / 4;
 constexpr u32 kQBytes = kRows * kRowBytes;
 constexpr u32 kBlockBytes = kBlockN * kRowBytes;  // of K or V
 constexpr u32 kScaleBytes = kBlockN * 4;
-constexpr u32 kTxBytes = 2 * kBlockBytes + kScaleBytes;
-constexpr u32 kFirstTxBytes = kTxBytes + kQBytes;
+constexpr u32 kKTxBytes = kBlockBytes + kScaleBytes;
+constexpr u32 kFirstTxBytes = kKTxBytes + kQBytes;
+constexpr u32 kVTxBytes = kBlockBytes;
 constexpr u32 kColumns = 128;
 constexpr u32 kOColumn = 64;
 constexpr u32 kSoftmaxThreads = 128;
@@ -54,20 +53,24 @@ struct Params {
   i32 rows;  // 0: nothing to do
 };
 
-__device__ __forceinline__ u32 kv_full(u32 stage) { return smem_base() + kBarriers + stage * 8; }
-__device__ __forceinline__ u32 kv_empty(u32 stage) { return smem_base() + kBarriers + 16 + stage * 8; }
-__device__ __forceinline__ u32 k_scale_empty(u32 stage) { return smem_base() + kBarriers + 32 + stage * 8; }
-__device__ __forceinline__ u32 s_full() { return smem_base() + kBarriers + 48; }
-__device__ __forceinline__ u32 p_ready() { return smem_base() + kBarriers + 56; }
-__device__ __forceinline__ u32 o_full() { return smem_base() + kBarriers + 64; }
+__device__ __forceinline__ u32 k_full(u32 stage) { return smem_base() + kBarriers + stage * 8; }
+__device__ __forceinline__ u32 k_empty(u32 stage) { return smem_base() + kBarriers + 16 + stage * 8; }
+__device__ __forceinline__ u32 v_full(u32 stage) { return smem_base() + kBarriers + 32 + stage * 8; }
+__device__ __forceinline__ u32 v_empty(u32 stage) { return smem_base() + kBarriers + 48 + stage * 8; }
+__device__ __forceinline__ u32 k_scale_empty(u32 stage) { return smem_base() + kBarriers + 64 + stage * 8; }
+__device__ __forceinline__ u32 s_full() { return smem_base() + kBarriers + 80; }
+__device__ __forceinline__ u32 p_ready() { return smem_base() + kBarriers + 88; }
+__device__ __forceinline__ u32 o_full() { return smem_base() + kBarriers + 96; }
 __device__ __forceinline__ u32 k_tile(u32 stage) { return smem_base() + kK + stage * 8192; }
 __device__ __forceinline__ u32 v_tile(u32 stage) { return smem_base() + kV + stage * 8192; }
 __device__ __forceinline__ u32 k_scale(u32 stage) { return smem_base() + kScale + stage * 256; }
 
 __device__ __forceinline__ void init_barriers() {
   for (u32 stage = 0; stage < kStages; ++stage) {
-    mbarrier_init(kv_full(stage), 1);
-    mbarrier_init(kv_empty(stage), 1);
+    mbarrier_init(k_full(stage), 1);
+    mbarrier_init(k_empty(stage), 1);
+    mbarrier_init(v_full(stage), 1);
+    mbarrier_init(v_empty(stage), 1);
     mbarrier_init(k_scale_empty(stage), kSoftmaxWarps);
   }
   mbarrier_init(s_full(), 1);
@@ -80,13 +83,16 @@ __device__ __forceinline__ void load_warp(const TensorMap* q, const TensorMap* k
                                           const TensorMap* scales) {
   PipelineState<kStages> slot{0, 1};  // the first pass over the ring does not wait
   for (u32 block = 0; block < kBlocks; ++block) {
-    mbarrier_wait(kv_empty(slot.stage), slot.phase);
+    const i32 key = (i32)(block * kBlockN);
+    mbarrier_wait(k_empty(slot.stage), slot.phase);
     mbarrier_wait(k_scale_empty(slot.stage), slot.phase);
-    mbarrier_arrive_expect_tx(kv_full(slot.stage), block == 0 ? kFirstTxBytes : kTxBytes);
-    if (block == 0) cp_async_bulk_tensor_2d(smem_base() + kQ, q, kv_full(slot.stage), 0, 0);
-    cp_async_bulk_tensor_2d(k_tile(slot.stage), k, kv_full(slot.stage), 0, (i32)(block * kBlockN));
-    cp_async_bulk_tensor_2d(v_tile(slot.stage), v, kv_full(slot.stage), 0, (i32)(block * kBlockN));
-    cp_async_bulk_tensor_1d(k_scale(slot.stage), scales, kv_full(slot.stage), (i32)(block * kBlockN));
+    mbarrier_arrive_expect_tx(k_full(slot.stage), block == 0 ? kFirstTxBytes : kKTxBytes);
+    if (block == 0) cp_async_bulk_tensor_2d(smem_base() + kQ, q, k_full(slot.stage), 0, 0);
+    cp_async_bulk_tensor_2d(k_tile(slot.stage), k, k_full(slot.stage), 0, key);
+    cp_async_bulk_tensor_1d(k_scale(slot.stage), scales, k_full(slot.stage), key);
+    mbarrier_wait(v_empty(slot.stage), slot.phase);
+    mbarrier_arrive_expect_tx(v_full(slot.stage), kVTxBytes);
+    cp_async_bulk_tensor_2d(v_tile(slot.stage), v, v_full(slot.stage), 0, key);
     slot.advance();
   }
 }
@@ -118,13 +124,15 @@ __device__ __forceinline__ void issue_pv(u32 o, u32 p, u32 stage, u32 accumulate
 __device__ __forceinline__ void mma_warp(u32 tmem) {
   PipelineState<kStages> slot{0, 0};
   for (u32 block = 0; block < kBlocks; ++block) {
-    mbarrier_wait(kv_full(slot.stage), slot.phase);
+    mbarrier_wait(k_full(slot.stage), slot.phase);
     issue_qk(tmem, slot.stage);
+    tcgen05_commit(k_empty(slot.stage));
     tcgen05_commit(s_full());
+    mbarrier_wait(v_full(slot.stage), slot.phase);
     mbarrier_wait(p_ready(), block & 1);
     tcgen05_fence_after_thread_sync();
     issue_pv(tmem + kOColumn, tmem, slot.stage, block != 0);
-    tcgen05_commit(kv_empty(slot.stage));
+    tcgen05_commit(v_empty(slot.stage));
     tcgen05_commit(o_full());
     slot.advance();
   }
@@ -209,7 +217,10 @@ __device__ __forceinline__ void softmax_warpgroup(const TensorMap* out, u32 lane
       tcgen05_fence_after_thread_sync();
       halve_output(lanes);
     }
-    if (kKeys < (block + 1) * kBlockN) clear_tail(slot.stage, block * kBlockN);
+    if (kKeys < (block + 1) * kBlockN) {
+      mbarrier_wait(v_full(slot.stage), slot.phase);
+      clear_tail(slot.stage, block * kBlockN);
+    }
     tcgen05_wait_st();
     tcgen05_fence_before_thread_sync();
     mbarrier_arrive(p_ready());
