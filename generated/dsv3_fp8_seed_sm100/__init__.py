@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "95b6e4fc363c406d5aae8d26f7b9bb1d8eeff76a83510522a883fe3cef76f960"
+SOURCE_DIGEST = "0e38150e0fc5e222e09d25a91efd9cceb135a697d175320edb6a60f240e6816d"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -951,6 +951,9 @@ __device__ __forceinline__ Sides sides_of(const WorkTile& tile) {
 // Which Q a side multiplies.
 __device__ __forceinline__ u32 side_q(u32 side) { return side; }
 
+// The first factor of a side in correction_smem.
+__device__ __forceinline__ u32 side_factors(u32 side) { return side * kQTileRows; }
+
 // Where a role is in the rings.
 struct Cursors {
   PipelineState<kKStages> k;  // of V as well: the two follow each other in one ring
@@ -1136,7 +1139,7 @@ __device__ __forceinline__ void issue_qk(u32 tmem, u32 side, u32 stage,
                                          u32 rope_buffer) {
   const u64 q_nope = k_major_descriptor(q_nope_tile(side_q(side)), kNopeWidth, kNopeSwizzleLayout);
   const u64 k_nope = k_major_descriptor(kv_nope_tile(stage), kNopeWidth, kNopeSwizzleLayout);
-#pragma unroll
+#pragma unroll 1  // descriptors of all chunks at once are more than there are registers for
   for (u32 chunk = 0; chunk < kNopeChunks; ++chunk) {
 #pragma unroll
     for (u32 step = 0; step < kNopeWidth / kMmaStepBytes; ++step) {
@@ -1250,7 +1253,7 @@ __device__ __forceinline__ void rescale_output(u32 o, float factor) {
 __device__ __forceinline__ void correct(u32 tmem, u32 side, u32 phase, u32 before, u32 phase_before,
                                         u32 warp_in_group, u32 lane) {
   mbarrier_wait(alpha_full(side), phase);
-  const float factor = ld_shared_f32(correction_word(side * kQTileRows + warp_in_group * 32 + lane));
+  const float factor = ld_shared_f32(correction_word(side_factors(side) + warp_in_group * 32 + lane));
   mbarrier_wait(o_full(before), phase_before);
   tcgen05_fence_after_thread_sync();
   if (vote_any(factor != 1.0f)) rescale_output(tmem + o_cols(side) + warp_lanes(warp_in_group), factor);

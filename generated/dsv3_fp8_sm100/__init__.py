@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "59c0abc36e3f8e9e52ded242f379bdd9c042ab16989847c1928d870bad6bbe04"
+SOURCE_DIGEST = "97c69a36cdeb887aebc6e3f1b2f8b4a77609730062dea80146db96263cc7f454"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

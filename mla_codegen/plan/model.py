@@ -588,7 +588,7 @@ class Sm100Features:
     has_rope: bool
     one_ring: bool
     rope_ring: bool
-    alternates: bool
+    shares_factors: bool
     q_dense: bool
     kv_dense: bool
     counts_sequences: bool

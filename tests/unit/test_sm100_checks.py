@@ -187,11 +187,6 @@ REQUESTS = [
     (config(page_size=16), "auto", "pages have 16 tokens, allowed with scales: at least 32"),
     (config(nope=112), "seed", "dims.nope is 112, allowed with smem.layout seed"),
     (config(rope=32), "seed", "dims.rope is 32, allowed with smem.layout seed"),
-    (
-        config(num_q=1),
-        "seed",
-        "smem.layout seed has 128 factors in correction_smem, the softmax threads of 1Q need 256",
-    ),
     # q 256 x (64 x 2 + 256 x 2) = 163840; a stage has 128 x 128 x 2 + 128 x 256 x 2 = 98304
     (
         config(BF16, nope=64, rope=256),

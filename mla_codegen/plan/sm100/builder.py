@@ -35,7 +35,7 @@ from mla_codegen.plan.sm100.operands import Operands
 from mla_codegen.plan.sm100.primitives import COMMON_PRIMITIVES, device_primitives
 from mla_codegen.plan.sm100.requests import request_faults
 from mla_codegen.plan.sm100.selection import Selection, select_mla_prefill_config
-from mla_codegen.plan.sm100.support import unsupported, with_narrow_blocks
+from mla_codegen.plan.sm100.support import unsupported, with_asked_rows, with_narrow_blocks
 from mla_codegen.plan.sm100.tma import with_batch_axes
 from mla_codegen.plan.support import raise_if
 from mla_codegen.plan.validation import validated
@@ -65,7 +65,7 @@ def make_plan(spec: Spec, *, debug: bool) -> Plan:
 def _selection(spec: Spec) -> Selection:
     dtypes, dims = spec.dtypes, spec.dims
     has_scales = spec.scales.q != "none" or spec.scales.k != "none"
-    return with_narrow_blocks(select_mla_prefill_config(
+    chosen = select_mla_prefill_config(
         operands=Operands(
             qkv=dtypes.qkv,
             rope_gmem=dtypes.rope_gmem,
@@ -78,7 +78,8 @@ def _selection(spec: Spec) -> Selection:
         depth=dims.nope + dims.rope,
         v_depth=dims.v,
         rope_depth=dims.rope,
-    ))
+    )
+    return with_asked_rows(with_narrow_blocks(chosen), spec.tile.block_m)
 
 
 def _plan(
@@ -164,6 +165,11 @@ def _run(kernel: Sm100Kernel) -> str:
     return "switch" if len(kernel.bodies) > 1 else names.body_name(kernel.bodies[0])
 
 
+def _shares_factors(body: Body) -> bool:
+    """The seed's struct has one factor for each row, where two softmax threads of 1Q have a row each."""
+    return body.storage.layout == "seed" and names.body_name(body) == "one_q"
+
+
 def _merges(kernel: Sm100Kernel) -> bool:
     return any(names.body_name(body) == "one_q" for body in kernel.bodies)
 
@@ -216,7 +222,7 @@ def _features(body: Body, forms: Forms) -> Sm100Features:
         has_rope=has_rope,
         one_ring=body.ring.kind is not KvRing.SEPARATE,
         rope_ring=has_rope and body.ring.kind is KvRing.SHARED,
-        alternates=body.config.single_o,
+        shares_factors=_shares_factors(body),
         q_dense=forms.q_dense,
         kv_dense=forms.kv_dense,
         counts_sequences=forms.q_dense or forms.kv_dense,

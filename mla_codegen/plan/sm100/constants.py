@@ -25,7 +25,6 @@ from mla_codegen.plan.sm100.roles import WARPGROUP_WARPS
 from mla_codegen.plan.sm100.softmax import EXP2_COEFFICIENTS, EXP2_ROUND_TO_INTEGER
 from mla_codegen.plan.sm100.staging import UNIT_BYTES
 
-F32_BYTES = 4
 SCORE_GROUP_COLS = 32
 """Columns of S that a thread loads, and keys whose P it writes, in one instruction."""
 SWIZZLE_LAYOUTS = {0: 0, 128: 2, 64: 4, 32: 6}
@@ -212,9 +211,6 @@ def _hex(value: int) -> str:
 
 def _softmax(body: Body, kernel: Sm100Kernel) -> Iterator[_Row]:
     numbers = kernel.softmax
-    if body.config.single_o:
-        comment = "from the factors of one side to those of the other"
-        yield ("u32", "kCorrectionSideBytes", Q_TILE_ROWS * F32_BYTES, comment)
     lift, threshold = float(numbers.p_lift_log2), float(-numbers.rescale_threshold_log2)
     smallest = float(2.0**SMALLEST_FACTOR_LOG2).hex()
     yield ("float", "kLiftLog2", f"{lift.hex()}f", f"{lift:g}: log2 of what P is multiplied by")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mla_codegen.errors import Diagnostic
 from mla_codegen.plan.sm100.selection import Selection
+from mla_codegen.plan.sm100.supported import support_faults
 from mla_codegen.plan.support import must_be
 
 if TYPE_CHECKING:
@@ -50,9 +51,9 @@ def _layout_faults(spec: Spec) -> Iterator[Diagnostic]:
 
 
 def _pipeline_faults(spec: Spec) -> Iterator[Diagnostic]:
-    """Block sizes and rings are what the seed's rules say: nothing of them can be asked for."""
+    """Keys per step and rings are what the seed's rules say: only 1Q or 2Q can be asked for."""
     tile, pipeline, schedule, arch = spec.tile, spec.pipeline, spec.schedule, f"with arch {spec.arch}"
-    yield from must_be("tile.block_m", tile.block_m, "auto", when=arch)
+    yield from must_be("tile.block_m", tile.block_m, "auto", 128, 256, when=arch)
     yield from must_be("tile.block_n", tile.block_n, "auto", when=arch)
     yield from must_be("pipeline.kv_stages", pipeline.kv_stages, "auto", when=arch)
     yield from must_be("pipeline.qk_stages", pipeline.qk_stages, 1)
@@ -72,3 +73,20 @@ def with_narrow_blocks(selection: Selection) -> Selection:
     if selection.faults or selection.config.fa4.block_n <= LARGEST_BLOCK_N:
         return selection
     return replace(selection, config=replace(selection.config, bn_cap=LARGEST_BLOCK_N))
+
+
+def with_asked_rows(selection: Selection, block_m: int | str) -> Selection:
+    """The same with the query rows of ``tile.block_m``: 128 makes a 1Q kernel of what would be 2Q."""
+    config = selection.config
+    if selection.faults or block_m in ("auto", config.fa4.block_m):
+        return selection
+    if block_m == config.with_num_q(1).fa4.block_m:
+        one_q = config.with_num_q(1)
+        return replace(selection, config=one_q, rule="two O, 1Q", faults=support_faults(one_q.fa4))
+    fault = Diagnostic(
+        code="bad-block-m",
+        field="tile.block_m",
+        message=f"tile.block_m is {block_m}, allowed with a single O: {config.fa4.block_m}",
+        help="set tile.block_m: auto, or dims.nope and dims.v to at most 192",
+    )
+    return replace(selection, faults=(fault,))
