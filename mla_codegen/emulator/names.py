@@ -11,17 +11,23 @@ from mla_codegen.plan.model import SmemField, Variant
 SMEM_BASE = 1024
 """Address at which shared memory starts under the emulator (`kSmemBase` of engine_api.hpp)."""
 
-_TOKEN = re.compile(r"@([tbsng])(\d+)|@r(\d+)_(\d+)")
+_TOKEN = re.compile(r"@([tbscng])(\d+)|@r(\d+)_(\d+)")
 _MBARRIER_BYTES = 8
 
 
 class PlanNames:
     """Looks up threads, addresses, barriers and arrays in one variant of a plan."""
 
-    def __init__(self, variant: Variant, arrays: Sequence[str]) -> None:
-        """`arrays` are the names of the global arrays by index."""
+    def __init__(
+        self, variant: Variant, arrays: Sequence[str], *, tmem: Sequence[tuple[str, int, int]] = ()
+    ) -> None:
+        """`arrays` are the names of the global arrays by index, `tmem` regions of tensor memory.
+
+        A region has a name, its first column and how many it has; regions may overlap.
+        """
         self._variant = variant
         self._arrays = arrays
+        self._tmem = tmem
         self._mbarriers = {
             _mbar_base(variant) + (barrier.first_index + stage) * _MBARRIER_BYTES: (
                 f"{barrier.name}[{stage}]" if barrier.stages > 1 else barrier.name
@@ -48,6 +54,8 @@ class PlanNames:
             return self.mbarrier(number)
         if kind == "s":
             return self.address(number)
+        if kind == "c":
+            return self.tmem_column(number)
         if kind == "n":
             return self.named_barrier(number)
         return self._arrays[number] if number < len(self._arrays) else f"array {number}"
@@ -88,6 +96,15 @@ class PlanNames:
             if named.id == barrier:
                 return named.name
         return "cta_sync" if barrier == 0 else f"named barrier {barrier}"
+
+    def tmem_column(self, column: int) -> str:
+        """Every region that has a column of the allocation, and the offset in it."""
+        regions = [
+            f"{name} + {column - first}"
+            for name, first, count in self._tmem
+            if first <= column < first + count
+        ]
+        return f"tensor memory {' = '.join(regions)}" if regions else f"tensor-memory column {column}"
 
     def address(self, address: int) -> str:
         """Field, stage and offset of an address of shared memory."""

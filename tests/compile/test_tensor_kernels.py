@@ -18,6 +18,8 @@ FORMS: dict[str, tuple[str, dict[str, str]]] = {
     "chain_bf16": ("tensor_chain", {}),
     "chain_e4m3": ("tensor_chain", {"kFp8": "true"}),
     "orders": ("tensor_orders", {"kCase": "0"}),
+    "transfers": ("tensor_transfers", {"kStore": "64", "kLoad": "128"}),
+    "halves": ("tensor_transfers", {"kLoad": "64", "kHalves": "true"}),
 }
 PRODUCTS = {
     "product_f16": ("UTCHMMA", 4),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from mla_codegen.emulator.names import PlanNames
 from tests.emulator.support import SCHEDULES
 from tests.emulator.tensor_chain import BOUND, chain_problem, chain_source, run_chain
 from tests.emulator.tensor_fault import TensorFault
@@ -60,7 +62,8 @@ def test_the_documented_faults_are_these() -> None:
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("no wait::st of P", ("operand A of a tcgen05.mma, tensor-memory column 0", "the tcgen05.st by @t")),
+        ("no wait::st of P", ("operand A of a tcgen05.mma at @c0, lanes 0 to 15", "the tcgen05.st by @t")),
+        ("no fence::before ahead of p_ready", ("fence::before_thread_sync, between wait and barrier",)),
         ("no fence::after behind s_full", ("fence::after_thread_sync", "the tcgen05.mma by @t")),
         ("no dealloc", ("the CTA ends without a tcgen05.dealloc of 128 columns",)),
         ("another warp's lanes", ("of warp ", " reaches lanes ")),
@@ -73,3 +76,12 @@ def test_reports_say_what_and_where(name: str, parts: tuple[str, ...]) -> None:
     result, _ = run_chain(fault.source(), chain_problem(fp8=fault.fp8), seed=1)
     for part in parts:
         assert part in result.hazards[0].text
+
+
+def test_columns_have_the_names_of_their_regions() -> None:
+    regions = (("s0", 0, 128), ("p0", 0, 32), ("o0", 256, 128))
+    variant = SimpleNamespace(mbarriers=(), smem=SimpleNamespace(fields=()), roles=())
+    names = PlanNames(variant, (), tmem=regions)  # type: ignore[arg-type]
+    assert names.text("at @c5, lanes 0") == "at tensor memory s0 + 5 = p0 + 5, lanes 0"
+    assert names.text("at @c40 and @c300") == "at tensor memory s0 + 40 and tensor memory o0 + 44"
+    assert names.text("at @c200") == "at tensor-memory column 200"

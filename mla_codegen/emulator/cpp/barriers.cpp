@@ -148,11 +148,12 @@ void mbarrier_wait(u32 address, u32 phase, int line) {
 static void check_init_fenced(const Mbarrier& b, const Fiber& f, int line, const char* what) {
   const Fiber& creator = engine->fibers[b.init_thread];
   const u32 seen = f.clock[b.init_thread];
-  if (saw_fence(creator.init_fences, b.init_clock, seen) || saw_fence(creator.async_fences, b.init_clock, seen))
+  if (saw_fence(creator.init_fences, b.init_clock, seen) ||
+      saw_fence(creator.async_fences, b.init_clock, seen))
     return;
   report(HazardKind::proxy_fence, line, (int)b.init_line,
-         "%s signals @b%u, whose mbarrier.init at line %u has no fence_mbarrier_init after it", what, b.address,
-         b.init_line);
+         "%s signals @b%u, whose mbarrier.init at line %u has no fence_mbarrier_init after it", what,
+         b.address, b.init_line);
 }
 
 // For the copy engine: checks, and counts a copy issued to the barrier's current phase.
@@ -228,8 +229,8 @@ void complete_commit_on(u32 index, const u32* clock, u64 time, int line) {
   b.time_arrived = std::max(b.time_arrived, time);
   if (--b.pending < 0) {
     b.pending = 0;
-    report(HazardKind::barrier, line, 0, "@b%u gets more arrivals than its count of %u in phase %u", b.address,
-           b.arrivals, b.phase);
+    report(HazardKind::barrier, line, 0, "@b%u gets more arrivals than its count of %u in phase %u",
+           b.address, b.arrivals, b.phase);
     e.failed = true;
     return;
   }

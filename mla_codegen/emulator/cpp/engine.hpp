@@ -1,9 +1,9 @@
 // State of one CTA under emulation, shared by the parts of the engine.
 //
 // Order of events is judged by vector clocks. A clock has a component per thread, per mbarrier (phases
-// completed), per named barrier (generations completed) and per pipe of tcgen05.mma (products completed). An asynchronous operation has no clock of its
-// own: a thread is ordered after it only through the mbarrier phase that it completes, or through a
-// wait_group.
+// completed), per named barrier (generations completed) and per pipe of tcgen05.mma (products completed). An
+// asynchronous operation has no clock of its own: a thread is ordered after it only through the mbarrier
+// phase that it completes, or through a wait_group.
 #pragma once
 #include <array>
 #include <cstring>
@@ -50,8 +50,8 @@ enum class HazardKind : u8 {
 const char* name_of(HazardKind kind);
 
 // One kind of fault at one pair of source lines. In the text, `@t5` stands for thread 5, `@b1024` for the
-// mbarrier and
-// `@s1024` for the shared-memory word at that address; Python puts the names of the plan in their place.
+// mbarrier and `@s1024` for the shared-memory word at that address, `@c5` for a column of tensor memory;
+// Python puts the names of the plan in their place.
 struct Hazard {
   HazardKind kind;
   u32 cta[3];

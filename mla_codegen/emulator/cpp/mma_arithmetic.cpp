@@ -3,8 +3,8 @@
 // One instruction adds its products and the accumulator in fixed point. All terms are aligned to the largest
 // exponent among them (of a product: the sum of its factors' exponents), cut toward zero some bits after the
 // point, and added exactly; the sum is cut toward zero. e4m3 keeps 13 bits of the terms and of the sum, which
-// is why long rows drift; bf16 and fp16 keep 25 bits of the terms and the sum's fp32. Blackwell does the latter
-// for e4m3 too.
+// is why long rows drift; bf16 and fp16 keep 25 bits of the terms and the sum's fp32. Blackwell does the
+// latter for e4m3 too.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -211,8 +211,8 @@ static void multiply_regular(float* d, int n, const MmaOperands& o, MmaType type
   }
 }
 
-// Rows of A, columns of B and accumulators that the fixed-point path cannot take are summed in fp32; the bits of
-// all other elements are what they are without them.
+// Rows of A, columns of B and accumulators that the fixed-point path cannot take are summed in fp32; the bits
+// of all other elements are what they are without them.
 static void multiply_mixed(float* d, int n, const MmaOperands& o, MmaType type, TensorCore core) {
   const auto copy = std::make_unique<MmaOperands>(o);  // too large for the stack of an emulated thread
   MmaOperands& regular = *copy;

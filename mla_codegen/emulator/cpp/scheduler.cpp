@@ -12,9 +12,9 @@ thread_local Engine* engine MLA_EMULATOR_TLS = nullptr;
 
 const char* name_of(HazardKind kind) {
   static const char* const names[] = {
-      "race",      "uninitialised", "proxy-fence",  "barrier",       "transaction", "deadlock",
-      "registers", "bounds",        "alignment",    "wgmma",         "tcgen05",     "tcgen05-wait",
-      "tcgen05-fence", "tmem",      "divergence",   "at-exit",       "internal"};
+      "race",          "uninitialised", "proxy-fence", "barrier", "transaction", "deadlock",
+      "registers",     "bounds",        "alignment",   "wgmma",   "tcgen05",     "tcgen05-wait",
+      "tcgen05-fence", "tmem",          "divergence",  "at-exit", "internal"};
   return names[static_cast<int>(kind)];
 }
 
@@ -63,9 +63,10 @@ void fatal(HazardKind kind, int line, const char* format, ...) {
 
 void poison_used(const char* what, int line) {
   if (engine->running != nullptr && !current().tensor.loads.empty()) {
-    report(HazardKind::tcgen05_wait, line, current().tensor.loads.front().line,
-           "%s uses a register of a tcgen05.ld, at line %d at the earliest, before a tcgen05.wait::ld names it", what,
-           current().tensor.loads.front().line);
+    report(
+        HazardKind::tcgen05_wait, line, current().tensor.loads.front().line,
+        "%s uses a register of a tcgen05.ld, at line %d at the earliest, before a tcgen05.wait::ld names it",
+        what, current().tensor.loads.front().line);
     return;
   }
   report(HazardKind::wgmma, line, 0,

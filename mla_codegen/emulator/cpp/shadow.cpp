@@ -20,8 +20,8 @@ const char* describe(const Operation& op) {
 }
 
 // A copy is complete for whoever saw the phase it counts in; a wgmma for whoever is ordered after a
-// wait_group of any thread of its warpgroup (a wgmma-group belongs to the warpgroup); a tcgen05.mma for whoever
-// saw the phase that a later commit of its thread arrived in.
+// wait_group of any thread of its warpgroup (a wgmma-group belongs to the warpgroup); a tcgen05.mma for
+// whoever saw the phase that a later commit of its thread arrived in.
 bool operation_before(const Operation& op, const u32* clock) {
   const Engine& e = *engine;
   if (op.kind == OperationKind::tensor_mma) return clock[pipe_component(op.warpgroup)] >= op.group;
@@ -109,8 +109,8 @@ static void check_after_operation(u32 index, u32 address, const u32* clock, int 
   const Operation& op = engine->operations[index];
   if (!operation_before(op, clock)) {
     report(HazardKind::race, line, (int)op.line,
-           "%s of @s%u while the %s at line %u may still read it: its %s is not ordered before", what, address,
-           describe(op), op.line, op.kind == OperationKind::tensor_mma ? "commit" : "wait_group");
+           "%s of @s%u while the %s at line %u may still read it: its %s is not ordered before", what,
+           address, describe(op), op.line, op.kind == OperationKind::tensor_mma ? "commit" : "wait_group");
   }
   passed = index;
 }

@@ -1,4 +1,5 @@
-// State of tensor memory: 128 lanes of 512 columns of 32 bits, who wrote and read them, and what is in flight.
+// State of tensor memory: 128 lanes of 512 columns of 32 bits, who wrote and read them, and what is in
+// flight.
 //
 // Loads and stores are asynchronous until their thread's wait; products are, until somebody sees the mbarrier
 // phase in which a later commit of their thread arrives. Across threads both also need the tcgen05 fences: of
@@ -35,10 +36,10 @@ struct TmemAccess {
 
 // 16 lanes of a column. Indices are 0 for none; at most one of the writers is there.
 struct TmemCell {
-  u32 stored;   // access
-  u32 product;  // operation
-  std::array<u32, kWarpsPerQuadrant> loaded;   // last load of each warp that reaches these lanes
-  std::array<u32, kTensorPipes> operand_of;  // last product of each pipe that reads them as A
+  u32 stored;                                 // access
+  u32 product;                                // operation
+  std::array<u32, kWarpsPerQuadrant> loaded;  // last load of each warp that reaches these lanes
+  std::array<u32, kTensorPipes> operand_of;   // last product of each pipe that reads them as A
 };
 
 struct TmemAllocation {
@@ -99,7 +100,7 @@ struct TensorPipe {
 struct TensorMemory {
   bool used, relinquished;
   u32 smallest_allocation;
-  std::vector<u32> words;  // by lane, then column
+  std::vector<u32> words;       // by lane, then column
   std::vector<TmemCell> cells;  // by slab, then column
   std::vector<TmemAccess> accesses;
   std::vector<TmemAllocation> allocations;

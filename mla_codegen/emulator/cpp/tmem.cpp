@@ -66,13 +66,14 @@ static void finish_allocation(Warp& w, u32, int line) {
   const u32 columns = *static_cast<const u32*>(w.payload[0]), destination = w.out[0];
   if (!agree(w)) fatal(HazardKind::tmem, line, "the lanes of a warp give tcgen05.alloc different addresses");
   if (columns < 32 || columns > kTmemColumns || (columns & (columns - 1)) != 0) {
-    fatal(HazardKind::tmem, line, "tcgen05.alloc of %u columns, possible are powers of two from 32 to 512", columns);
+    fatal(HazardKind::tmem, line, "tcgen05.alloc of %u columns, possible are powers of two from 32 to 512",
+          columns);
   }
   if (t.relinquished)
     fatal(HazardKind::tmem, line, "tcgen05.alloc after tcgen05.relinquish_alloc_permit of the same CTA");
   if (columns > t.smallest_allocation) {
-    fatal(HazardKind::tmem, line, "tcgen05.alloc of %u columns after one of %u: allocations must not grow", columns,
-          t.smallest_allocation);
+    fatal(HazardKind::tmem, line, "tcgen05.alloc of %u columns after one of %u: allocations must not grow",
+          columns, t.smallest_allocation);
   }
   check_bounds(destination, 4, 4, line, "tcgen05.alloc");
   u32 column;
@@ -98,7 +99,8 @@ void tmem_relinquish(int line) {
 static void finish_free(Warp& w, u32, int line) {
   TensorMemory& t = engine->tensor;
   const u32 columns = *static_cast<const u32*>(w.payload[0]), address = w.out[0];
-  if (!agree(w)) fatal(HazardKind::tmem, line, "the lanes of a warp give tcgen05.dealloc different addresses");
+  if (!agree(w))
+    fatal(HazardKind::tmem, line, "the lanes of a warp give tcgen05.dealloc different addresses");
   const auto found = std::find_if(t.allocations.begin(), t.allocations.end(), [&](const TmemAllocation& a) {
     return a.column == address && a.columns == columns;
   });
@@ -128,13 +130,14 @@ void check_allocated(u32 column, u32 columns, int line, const char* what) {
   for (const TmemAllocation& a : e.tensor.allocations) {
     if (column < a.column || column + columns > a.column + a.columns) continue;
     if (e.checks && current().thread != a.thread && current().clock[a.thread] < a.clock) {
-      report(HazardKind::race, line, a.line, "%s is not ordered after the tcgen05.alloc by @t%u at line %d", what,
-             a.thread, a.line);
+      report(HazardKind::race, line, a.line, "%s is not ordered after the tcgen05.alloc by @t%u at line %d",
+             what, a.thread, a.line);
     }
     return;
   }
-  fatal(HazardKind::tmem, line, "%s of tensor-memory columns %u to %u, which are not in one allocation of this CTA",
-        what, column, column + columns - 1);
+  fatal(HazardKind::tmem, line,
+        "%s of tensor-memory columns %u to %u, which are not in one allocation of this CTA", what, column,
+        column + columns - 1);
 }
 
 // ---- fences ----
@@ -167,11 +170,12 @@ void check_tensor_memory_at_exit() {
       if (op.kind == OperationKind::tensor_mma && op.warpgroup == p && op.group == known + 1) line = op.line;
     }
     report(HazardKind::at_exit, (int)line, 0,
-           "the CTA ends while nobody has waited for a tcgen05.mma of @t%u, by a commit behind it", pipe.thread);
+           "the CTA ends while nobody has waited for a tcgen05.mma of @t%u, by a commit behind it",
+           pipe.thread);
   }
   for (const TmemAllocation& a : e.tensor.allocations) {
-    report(HazardKind::tmem, a.line, 0, "the CTA ends without a tcgen05.dealloc of %u columns of tensor memory",
-           a.columns);
+    report(HazardKind::tmem, a.line, 0,
+           "the CTA ends without a tcgen05.dealloc of %u columns of tensor memory", a.columns);
   }
 }
 

@@ -11,7 +11,8 @@ struct TmemTransfer {
   TmemShape shape;
 };
 
-// Which element register `i` of a lane is: a row of the lanes that the address names, and a column from it on.
+// Which element register `i` of a lane is: a row of the lanes that the address names, and a column from it
+// on.
 static void element_of(TmemShape shape, u32 lane, u32 i, u32& row, u32& column) {
   if (shape == TmemShape::lanes_32) {
     row = lane;
@@ -37,15 +38,15 @@ static TmemRegion region_of(u32 address, const TmemTransfer& t) {
 static TmemRegion check_place(const Warp& w, u32 warp, const TmemTransfer& t, int line, const char* what) {
   for (u32 lane = 1; lane < 32; ++lane) {
     if (w.out[lane] != w.out[0]) {
-      fatal(HazardKind::tmem, line, "the lanes of warp %u give %s different addresses: %u and %u", warp, what, w.out[0],
-            w.out[lane]);
+      fatal(HazardKind::tmem, line, "the lanes of warp %u give %s different addresses: %u and %u", warp, what,
+            w.out[0], w.out[lane]);
     }
   }
   const u32 address = w.out[0], lane = tmem_lane(address), first = warp % 4 * 32;
   const bool in_reach = lane == first || (t.shape == TmemShape::lanes_16 && lane == first + kSlabLanes);
   if (!in_reach) {
-    fatal(HazardKind::tmem, line, "%s of warp %u from lane %u on, the warp reaches lanes %u to %u", what, warp, lane, first,
-          first + 31);
+    fatal(HazardKind::tmem, line, "%s of warp %u from lane %u on, the warp reaches lanes %u to %u", what,
+          warp, lane, first, first + 31);
   }
   const TmemRegion region = region_of(address, t);
   check_allocated(region.column, region.columns, line, what);
@@ -141,7 +142,8 @@ static void finish_tmem_store(Warp& w, u32 warp, int line) {
   for (u32 lane = 0; lane < 32; ++lane) {
     const TmemTransfer& t = *static_cast<const TmemTransfer*>(w.payload[lane]);
     const u32 row = tmem_lane(w.out[0]) + lane;
-    for (u32 i = 0; i < (u32)t.count; ++i) e.tensor.word(row, region.column + i) = now ? t.stored[i] : kPoison;
+    for (u32 i = 0; i < (u32)t.count; ++i)
+      e.tensor.word(row, region.column + i) = now ? t.stored[i] : kPoison;
     std::vector<TmemStore>& stores = e.fibers[warp * 32 + lane].tensor.stores;
     stores.push_back({row, region.column, line, {}});
     if (!now) stores.back().values.assign(t.stored, t.stored + t.count);
@@ -162,7 +164,8 @@ void tmem_wait_stores(int line) {
   collect(0, nullptr, "tcgen05.wait::st", line, nullptr);
   Fiber& f = current();
   for (const TmemStore& store : f.tensor.stores) {
-    for (u32 i = 0; i < store.values.size(); ++i) engine->tensor.word(store.lane, store.column + i) = store.values[i];
+    for (u32 i = 0; i < store.values.size(); ++i)
+      engine->tensor.word(store.lane, store.column + i) = store.values[i];
   }
   f.tensor.stores.clear();
   tick(f);

@@ -58,10 +58,19 @@ static u32 tensor_clock(const Fiber& f, u32 component) {
   return f.tensor.clock == nullptr ? 0 : f.tensor.clock[component];
 }
 
+// Counted from the start of its allocation, as the plan does.
+static u32 column_in_allocation(u32 column) {
+  for (const TmemAllocation& a : engine->tensor.allocations) {
+    if (column >= a.column && column < a.column + a.columns) return column - a.column;
+  }
+  return column;
+}
+
 enum class Missing { nothing, order, wait, before, after };
 
 // What is missing between a load or store by thread `other` at `clock` and the thread of `f`.
-static Missing missing_after(const TmemAccess& a, u32 other, u32 clock, const Fiber& f, bool own, bool fences) {
+static Missing missing_after(const TmemAccess& a, u32 other, u32 clock, const Fiber& f, bool own,
+                             bool fences) {
   const TensorThread& t = engine->fibers[other].tensor;
   const u32 wait = first_beyond(a.store ? t.store_waits : t.load_waits, clock);
   if (own) return wait == kNever ? Missing::wait : Missing::nothing;
@@ -83,13 +92,13 @@ static void report_missing(Missing missing, const TmemHistory::Item& at, const c
   const HazardKind kind = missing == Missing::order  ? HazardKind::race
                           : missing == Missing::wait ? HazardKind::tcgen05_wait
                                                      : HazardKind::tcgen05_fence;
-  report(kind, line, (int)earlier_line, "%s, tensor-memory column %u of lanes %u to %u, %s the %s by @t%u at line %u that %s it",
-         what, at.column, at.slab * kSlabLanes, at.slab * kSlabLanes + kSlabLanes - 1,
+  report(kind, line, (int)earlier_line, "%s at @c%u, lanes %u to %u, %s the %s by @t%u at line %u that %s it",
+         what, column_in_allocation(at.column), at.slab * kSlabLanes, at.slab * kSlabLanes + kSlabLanes - 1,
          texts[static_cast<int>(missing)], earlier, thread, earlier_line, at.wrote ? "writes" : "reads");
 }
 
-static void check_after_access(const TmemHistory::Item& item, const Fiber& f, bool whole_warp, bool fences, int line,
-                               const char* what) {
+static void check_after_access(const TmemHistory::Item& item, const Fiber& f, bool whole_warp, bool fences,
+                               int line, const char* what) {
   const TmemAccess& a = engine->tensor.accesses[item.index];
   for (u32 lane = 0; lane < 32; ++lane) {
     const u32 other = a.warp * 32 + lane;
@@ -124,8 +133,9 @@ static bool ordered_in_pipe(const TmemHistory::Item& item, u32 operation, bool a
 }
 
 static void report_unwritten(const TmemHistory& h, int line, const char* what) {
-  report(HazardKind::uninitialised, line, 0, "%s reads tensor-memory column %u of lanes %u to %u, which nobody has written",
-         what, h.unwritten_column, h.unwritten_slab * kSlabLanes, h.unwritten_slab * kSlabLanes + kSlabLanes - 1);
+  report(HazardKind::uninitialised, line, 0, "%s reads @c%u, lanes %u to %u, which nobody has written", what,
+         column_in_allocation(h.unwritten_column), h.unwritten_slab * kSlabLanes,
+         h.unwritten_slab * kSlabLanes + kSlabLanes - 1);
 }
 
 // ---- instructions ----
@@ -148,7 +158,8 @@ void check_tmem_transfer(const TmemRegion& region, bool store, u32 warp, int lin
 }
 
 // The accumulator of a product, or its operand A.
-void check_tmem_product(const TmemRegion& region, bool reads, bool writes, u32 operation, int line, const char* what) {
+void check_tmem_product(const TmemRegion& region, bool reads, bool writes, u32 operation, int line,
+                        const char* what) {
   const TmemHistory h = gather(region, writes);
   if (reads && h.unwritten) report_unwritten(h, line, what);
   for (const TmemHistory::Item& item : h.items) {

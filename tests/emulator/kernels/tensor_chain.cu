@@ -1,4 +1,5 @@
-// Two products in a chain, as attention has them: S = Q K, P = S * k_scale, O = O / 2 + P V, over blocks of keys.
+// Two products in a chain, as attention has them: S = Q K, P = S * k_scale, O = O / 2 + P V, over blocks of
+// keys.
 //
 //   load (warp 5)               mma (warp 4)                  softmax (warps 0 to 3, a thread per row)
 //   Q, K, scales -> k_full      S = Q K -> k_empty, s_full    S -> P, over the columns of S
@@ -10,7 +11,7 @@
 namespace mla {
 #include "pipeline_state.cuh"
 #include "tcgen05_descriptor.cuh"
-}
+}  // namespace mla
 namespace mla::test {
 
 constexpr bool kFp8 = false;  // e4m3 of kind::f8f6f4, else bf16 of kind::f16
@@ -23,8 +24,8 @@ constexpr u32 kStages = 2;
 constexpr u32 kElementBytes = kFp8 ? 1 : 2;
 constexpr u32 kRowBytes = kDepth * kElementBytes;  // one swizzle row
 constexpr u32 kLayout = kFp8 ? 4 : 2;
-constexpr u32 kStepBytes = 32;                              // along the depth of Q and K
-constexpr u32 kStepKeys = kStepBytes / kElementBytes;       // of P and V
+constexpr u32 kStepBytes = 32;                         // along the depth of Q and K
+constexpr u32 kStepKeys = kStepBytes / kElementBytes;  // of P and V
 constexpr u32 kPColumns = kBlockN * kElementBytes / 4;
 constexpr u32 kQBytes = kRows * kRowBytes;
 constexpr u32 kBlockBytes = kBlockN * kRowBytes;  // of K or V

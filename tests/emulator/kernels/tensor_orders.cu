@@ -18,8 +18,12 @@ struct Params {
 
 __device__ __forceinline__ u64 a_tile() { return tcgen05_matrix_descriptor(smem_base() + kA, 16, 1024, 2); }
 __device__ __forceinline__ u64 b_tile() { return tcgen05_matrix_descriptor(smem_base() + kB, 16, 1024, 2); }
-__device__ __forceinline__ u32 bf16_product(u32 n) { return tcgen05_instruction_descriptor(1, 128, n, false, false); }
-__device__ __forceinline__ u32 e4m3_product(u32 n) { return tcgen05_instruction_descriptor(0, 128, n, false, false); }
+__device__ __forceinline__ u32 bf16_product(u32 n) {
+  return tcgen05_instruction_descriptor(1, 128, n, false, false);
+}
+__device__ __forceinline__ u32 e4m3_product(u32 n) {
+  return tcgen05_instruction_descriptor(0, 128, n, false, false);
+}
 
 __device__ __forceinline__ void store_columns(u32 tmem, float value) {
   float r[8];
@@ -95,6 +99,39 @@ __device__ __forceinline__ void product_case(u32 warp, u32 tmem) {
   if (kCase != 9) wait_products(kCase == 3 || kCase == 4 || kCase == 6);  // 9: nobody waits
 }
 
+// Columns are read and then written by a product (10 to 12), or read by a product and then stored to (13,
+// 14).
+__device__ __forceinline__ void reuse_case(u32 warp, u32 tmem, u32 lanes) {
+  const u32 barrier = smem_base() + kBarrier;
+  float r[8];
+  if (warp < 4) store_columns(lanes, 1.0f);
+  if (warp < 4) tcgen05_wait_st();
+  if (warp < 4 && kCase <= 12) {
+    tcgen05_ld_32x32b_x8_f32(r, lanes);
+    if (kCase == 11) tcgen05_wait_ld(r);
+  }
+  tcgen05_fence_before_thread_sync();
+  cta_sync();
+  tcgen05_fence_after_thread_sync();
+  if (warp < 4 && kCase == 12) {  // once more, which no barrier orders
+    tcgen05_wait_ld(r);
+    tcgen05_ld_32x32b_x8_f32(r, lanes);
+    tcgen05_wait_ld(r);
+  }
+  if (warp == 7 && elect_sync()) {
+    if (kCase <= 12)
+      tcgen05_mma_f16_ss(tmem, a_tile(), b_tile(), bf16_product(32), 0);
+    else
+      tcgen05_mma_f16_ts(tmem + 64, tmem, b_tile(), bf16_product(32), 0);
+    tcgen05_commit(barrier);
+  }
+  if (kCase == 14) wait_products(0);  // 13: stored to at once
+  if (warp < 4 && kCase >= 13) store_columns(lanes, 2.0f);
+  if (warp < 4 && kCase == 10) tcgen05_wait_ld(r);
+  if (warp < 4) tcgen05_wait_st();
+  wait_products(0);
+}
+
 // Two warps issue into one accumulator, the second one at once (20) or after the first one's products (21).
 __device__ __forceinline__ void two_issuers(u32 warp, u32 tmem) {
   const u32 barrier = smem_base() + kBarrier;
@@ -142,11 +179,11 @@ __device__ __forceinline__ void transfer_case(u32 warp, u32 lanes) {
       tcgen05_ld_16x256b_x1_f32(r, lanes + (8u << 16));
       tcgen05_wait_ld(r);
     }
-    if (kCase == 38 && thread_index() % 2 == 0) load_columns(lanes);                // half a warp
+    if (kCase == 38 && thread_index() % 2 == 0) load_columns(lanes);            // half a warp
     if (kCase == 39) load_columns(lanes + (thread_index() % 32 == 3 ? 1 : 0));  // two addresses
     if (kCase != 35) tcgen05_wait_st();
   }
-  if (kCase == 40) load_columns(lanes);        // never written
+  if (kCase == 40) load_columns(lanes);         // never written
   if (kCase == 41) store_columns(lanes, 1.0f);  // no wait::st at all
 }
 
@@ -187,6 +224,17 @@ __device__ __forceinline__ void allocation_case(u32 warp, u32 tmem) {
     cta_sync();
     if (warp < 3) tcgen05_dealloc(ld_shared_u32(smem_base() + kOther + 4 + warp * 4), 128);
   }
+  if (kCase == 64) {  // freed and got again, the only place that is left, while others use it
+    if (warp == 0) {
+      for (u32 i = 0; i < 3; ++i) tcgen05_alloc(smem_base() + kOther + i * 4, 128);
+      tcgen05_dealloc(tmem, 128);
+      tcgen05_alloc(smem_base() + kOther + 12, 128);
+      warp_sync();
+      for (u32 i = 0; i < 3; ++i) tcgen05_dealloc(ld_shared_u32(smem_base() + kOther + i * 4), 128);
+    }
+    if (warp >= 4) store_columns(tmem + lanes, 1.0f);
+    if (warp >= 4) tcgen05_wait_st();
+  }
 }
 
 extern "C" __global__ void __launch_bounds__(256) kernel(Params params) {
@@ -201,7 +249,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(Params params) {
   if (warp == 0) tcgen05_alloc(smem_base() + kAddress, 128);
   cta_sync();
   const u32 tmem = ld_shared_u32(smem_base() + kAddress), lanes = tmem + (warp % 4 << 21);
-  if (kCase < 20) product_case(warp, tmem);
+  if (kCase < 10) product_case(warp, tmem);
+  if (kCase >= 10 && kCase < 20) reuse_case(warp, tmem, lanes);
   if (kCase >= 20 && kCase < 30) two_issuers(warp, tmem);
   if (kCase >= 30 && kCase < 50 && warp < 4) transfer_case(warp, lanes);
   if (kCase >= 50 && kCase < 60) handover_case(warp, lanes);

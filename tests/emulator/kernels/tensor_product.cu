@@ -21,8 +21,8 @@ constexpr u32 kAStepBytes = 32;
 constexpr u32 kBLeadingBytes = 16;
 constexpr u32 kBStrideBytes = 1024;
 constexpr u32 kBStepBytes = 32;
-constexpr u32 kAccumulate = 0;  // of the first step
-constexpr u32 kLane = 0;        // where rows of M = 64 start: 0 or 16
+constexpr u32 kAccumulate = 0;       // of the first step
+constexpr u32 kLane = 0;             // where rows of M = 64 start: 0 or 16
 constexpr u32 kInstructionBits = 0;  // flipped
 constexpr u64 kMatrixBits = 0;       // flipped
 constexpr u32 kTileBytes = 32768;    // of A and of B, each
@@ -67,8 +67,7 @@ __device__ __forceinline__ void issue_products(u32 tmem) {
   constexpr u32 kInstruction =
       tcgen05_instruction_descriptor(kType, kM, kN, kAMnMajor, kBMnMajor) ^ kInstructionBits;
   const u32 d = tmem + (kLane << 16), a_tmem = d + kOperandColumn;
-  const u64 a =
-      tcgen05_matrix_descriptor(smem_base(), kALeadingBytes, kAStrideBytes, kLayout) ^ kMatrixBits;
+  const u64 a = tcgen05_matrix_descriptor(smem_base(), kALeadingBytes, kAStrideBytes, kLayout) ^ kMatrixBits;
   const u64 b = tcgen05_matrix_descriptor(smem_base() + kTileBytes, kBLeadingBytes, kBStrideBytes, kLayout);
   for (u32 step = 0; step < kSteps; ++step) {
     const u32 accumulate = step != 0 || kAccumulate != 0;
@@ -77,7 +76,8 @@ __device__ __forceinline__ void issue_products(u32 tmem) {
     if (kKind == 0 && !kFromTmem) tcgen05_mma_f16_ss(d, a_step, b_step, kInstruction, accumulate);
     if (kKind == 0 && kFromTmem) tcgen05_mma_f16_ts(d, a_tmem + step * 8, b_step, kInstruction, accumulate);
     if (kKind == 1 && !kFromTmem) tcgen05_mma_f8f6f4_ss(d, a_step, b_step, kInstruction, accumulate);
-    if (kKind == 1 && kFromTmem) tcgen05_mma_f8f6f4_ts(d, a_tmem + step * 8, b_step, kInstruction, accumulate);
+    if (kKind == 1 && kFromTmem)
+      tcgen05_mma_f8f6f4_ts(d, a_tmem + step * 8, b_step, kInstruction, accumulate);
   }
   tcgen05_commit(smem_base() + kBarrier);
 }
