@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "0e38150e0fc5e222e09d25a91efd9cceb135a697d175320edb6a60f240e6816d"
+SOURCE_DIGEST = "ba3d7740ea2bd4dc3cafa295645692d72bbfbd236f3202d748025b588ef2c6bf"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -1430,6 +1430,11 @@ struct SoftmaxThread {
   u32 correction;  // its word of correction_smem
 };
 
+// What O is multiplied by: 1 / row sum.
+__device__ __forceinline__ float output_scale(const Params&, const WorkTile&, float row_sum) {
+  return 1.0f / row_sum;
+}
+
 // What a thread's output row is made from.
 struct OutputRow {
   u32 o;  // its lane of O
@@ -1513,6 +1518,12 @@ __device__ __forceinline__ void write_p(Scores& s, u32 p, u32 side, SoftmaxRow& 
   row.row_sum = sum[0] + sum[1];
 }
 
+// One lane of each warp arrives, once all lanes of its warp have read the scales.
+__device__ __forceinline__ void release_scales(u32 buffer) {
+  warp_sync();
+  if (elect_sync()) mbarrier_arrive(k_scale_empty(buffer));
+}
+
 // One block: S of a side -> P, and the row's state goes with it. The first block of an O has no factors, so
 // that their phase differs from that of S.
 template <bool kMasked>
@@ -1526,15 +1537,15 @@ __device__ __forceinline__ void softmax_step(const SoftmaxThread& self, SoftmaxR
   load_scores(s, s_address);
   mbarrier_wait(k_scale_full(scales.stage), scales.phase);
   scale_scores(s, k_scale_tile(scales.stage));
-  warp_sync();
-  if (elect_sync()) mbarrier_arrive(k_scale_empty(scales.stage));
+  release_scales(scales.stage);
   if (kMasked) mask_scores(s, row.visible - block * kBlockN);
   const float rescale = raise_row_max(row, block_max(s));
   if (!first) {
     st_shared_f32(self.correction, rescale);
     mbarrier_arrive(alpha_full(side));
   }
-  write_p(s, s_address, side, row, rescale);  // P lies over S
+  // P lies over S.
+  write_p(s, s_address, side, row, rescale);
   if (!first) mbarrier_wait(alpha_empty(side), alpha_phase);
 }
 
@@ -1553,8 +1564,7 @@ __device__ __forceinline__ void softmax_warpgroup(const Params& params, const Wo
 #pragma unroll 1
   for (i32 block = tile.num_blocks - 1; block >= blocks.visible; --block) {
     mbarrier_wait(k_scale_full(scales.stage), scales.phase);
-    warp_sync();
-    if (elect_sync()) mbarrier_arrive(k_scale_empty(scales.stage));
+    release_scales(scales.stage);
     scales.advance();
   }
   i32 block = blocks.visible - 1;
@@ -1574,7 +1584,7 @@ __device__ __forceinline__ void softmax_warpgroup(const Params& params, const Wo
   if (blocks.visible > 0) {
     mbarrier_wait(o_full(side), phase ^ 1);
     tcgen05_fence_after_thread_sync();
-    const OutputRow from{self.tmem + o_cols(side), 1.0f / row.row_sum, row.visible > 0};
+    const OutputRow from{self.tmem + o_cols(side), output_scale(params, tile, row.row_sum), row.visible > 0};
     store_output(params, tile, from, side, side_first_row(tile, side), warp_in_group, 0, kOGroups);
   } else {
     const u32 thread = warp_in_group * 32 + lane_index();

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "97c69a36cdeb887aebc6e3f1b2f8b4a77609730062dea80146db96263cc7f454"
+SOURCE_DIGEST = "a2d03a11d5f85043cb2ec3b2b942d05a9ae07af701652815ee1720824acfdb2f"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

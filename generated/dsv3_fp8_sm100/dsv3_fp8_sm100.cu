@@ -16,7 +16,7 @@
 //   pipeline.pv_stages = 2: P is handed over as 96 and 32 keys
 //   dtypes.p = e4m3: as qkv
 //   softmax.variant = lazy: the reference point moves where a row has grown by 2^2
-//   smem.layout = auto: the rings of the seed's newest kernel
+//   smem.layout = auto: the seed's struct, field for field
 
 // ---- plan of dsv3_fp8_sm100 ----
 //
@@ -1552,6 +1552,11 @@ struct SoftmaxThread {
   u32 correction;  // its word of correction_smem
 };
 
+// What O is multiplied by: 1 / row sum.
+__device__ __forceinline__ float output_scale(const Params&, const WorkTile&, float row_sum) {
+  return 1.0f / row_sum;
+}
+
 // What a thread's output row is made from.
 struct OutputRow {
   u32 o;  // its lane of O
@@ -1635,6 +1640,12 @@ __device__ __forceinline__ void write_p(Scores& s, u32 p, u32 side, SoftmaxRow& 
   row.row_sum = sum[0] + sum[1];
 }
 
+// One lane of each warp arrives, once all lanes of its warp have read the scales.
+__device__ __forceinline__ void release_scales(u32 buffer) {
+  warp_sync();
+  if (elect_sync()) mbarrier_arrive(k_scale_empty(buffer));
+}
+
 // One block: S of a side -> P, and the row's state goes with it. The first block of an O has no factors, so
 // that their phase differs from that of S.
 template <bool kMasked>
@@ -1648,15 +1659,15 @@ __device__ __forceinline__ void softmax_step(const SoftmaxThread& self, SoftmaxR
   load_scores(s, s_address);
   mbarrier_wait(k_scale_full(scales.stage), scales.phase);
   scale_scores(s, k_scale_tile(scales.stage));
-  warp_sync();
-  if (elect_sync()) mbarrier_arrive(k_scale_empty(scales.stage));
+  release_scales(scales.stage);
   if (kMasked) mask_scores(s, row.visible - block * kBlockN);
   const float rescale = raise_row_max(row, block_max(s));
   if (!first) {
     st_shared_f32(self.correction, rescale);
     mbarrier_arrive(alpha_full(side));
   }
-  write_p(s, s_address, side, row, rescale);  // P lies over S
+  // P lies over S.
+  write_p(s, s_address, side, row, rescale);
   if (!first) mbarrier_wait(alpha_empty(side), alpha_phase);
 }
 
@@ -1675,8 +1686,7 @@ __device__ __forceinline__ void softmax_warpgroup(const Params& params, const Wo
 #pragma unroll 1
   for (i32 block = tile.num_blocks - 1; block >= blocks.visible; --block) {
     mbarrier_wait(k_scale_full(scales.stage), scales.phase);
-    warp_sync();
-    if (elect_sync()) mbarrier_arrive(k_scale_empty(scales.stage));
+    release_scales(scales.stage);
     scales.advance();
   }
   i32 block = blocks.visible - 1;
@@ -1696,7 +1706,7 @@ __device__ __forceinline__ void softmax_warpgroup(const Params& params, const Wo
   if (blocks.visible > 0) {
     mbarrier_wait(o_full(side), phase ^ 1);
     tcgen05_fence_after_thread_sync();
-    const OutputRow from{self.tmem + o_cols(side), 1.0f / row.row_sum, row.visible > 0};
+    const OutputRow from{self.tmem + o_cols(side), output_scale(params, tile, row.row_sum), row.visible > 0};
     store_output(params, tile, from, side, side_first_row(tile, side), warp_in_group, 0, kOGroups);
   } else {
     const u32 thread = warp_in_group * 32 + lane_index();
@@ -2561,6 +2571,11 @@ struct SoftmaxThread {
   u32 correction;  // its word of correction_smem
 };
 
+// What O is multiplied by: 1 / row sum.
+__device__ __forceinline__ float output_scale(const Params&, const WorkTile&, float row_sum) {
+  return 1.0f / row_sum;
+}
+
 // What a thread's output row is made from: the O of both sides.
 struct OutputRow {
   u32 tmem;  // its lane of tensor memory
@@ -2591,7 +2606,8 @@ struct Merged {
 
 // The sides exchange offset and sum of each row through tensor memory, over the S that nobody needs any more:
 // the last P * V of a side was waited for. A side on which the row has seen no key counts for nothing.
-__device__ __forceinline__ Merged merge_sides(const SoftmaxRow& row, u32 tmem, u32 side, bool both) {
+__device__ __forceinline__ Merged merge_sides(const Params& params, const WorkTile& tile,
+                                              const SoftmaxRow& row, u32 tmem, u32 side, bool both) {
   const float mine[2] = {row.row_max == -infinity_f32() ? infinity_f32() : row.offset, row.row_sum};
   float other[2] = {infinity_f32(), 0.0f};
   if (both) {
@@ -2608,7 +2624,7 @@ __device__ __forceinline__ Merged merge_sides(const SoftmaxRow& row, u32 tmem, u
   merged.offset = mine[0] < other[0] ? mine[0] : other[0];
   const float weight = ex2(merged.offset - mine[0]), other_weight = ex2(merged.offset - other[0]);
   merged.row_sum = mine[1] * weight + other[1] * other_weight;
-  const float inverse = 1.0f / merged.row_sum;
+  const float inverse = output_scale(params, tile, merged.row_sum);
   merged.weight[0] = (side == 0 ? weight : other_weight) * inverse;
   merged.weight[1] = (side == 0 ? other_weight : weight) * inverse;
   return merged;
@@ -2683,6 +2699,12 @@ __device__ __forceinline__ void write_p(Scores& s, u32 p, u32 side, SoftmaxRow& 
   row.row_sum = sum[0] + sum[1];
 }
 
+// One lane of each warp arrives, once all lanes of its warp have read the scales.
+__device__ __forceinline__ void release_scales(u32 buffer) {
+  warp_sync();
+  if (elect_sync()) mbarrier_arrive(k_scale_empty(buffer));
+}
+
 // One block: S of a side -> P, and the row's state goes with it. The first block of an O has no factors, so
 // that their phase differs from that of S.
 template <bool kMasked>
@@ -2696,15 +2718,15 @@ __device__ __forceinline__ void softmax_step(const SoftmaxThread& self, SoftmaxR
   load_scores(s, s_address);
   mbarrier_wait(k_scale_full(scales.stage), scales.phase);
   scale_scores(s, k_scale_tile(scales.stage));
-  warp_sync();
-  if (elect_sync()) mbarrier_arrive(k_scale_empty(scales.stage));
+  release_scales(scales.stage);
   if (kMasked) mask_scores(s, row.visible - block * kBlockN);
   const float rescale = raise_row_max(row, block_max(s));
   if (!first) {
     st_shared_f32(self.correction, rescale);
     mbarrier_arrive(alpha_full(side));
   }
-  write_p(s, s_address, side, row, rescale);  // P lies over S
+  // P lies over S.
+  write_p(s, s_address, side, row, rescale);
   if (!first) mbarrier_wait(alpha_empty(side), alpha_phase);
 }
 
@@ -2742,7 +2764,7 @@ __device__ __forceinline__ void softmax_warpgroup(const Params& params, const Wo
   mbarrier_wait(o_full(side), phase ^ 1);
   tcgen05_fence_after_thread_sync();
   const bool both = tile.num_blocks > 1;
-  const Merged merged = merge_sides(row, self.tmem, side, both);
+  const Merged merged = merge_sides(params, tile, row, self.tmem, side, both);
   const OutputRow from{self.tmem, {merged.weight[0], merged.weight[1]}, both, row.visible > 0};
   // Each warpgroup stores its part of the columns, and the first one all where it is alone.
   const u32 first_group = side == 0 ? 0 : kOFirstHalfGroups;

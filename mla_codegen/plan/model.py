@@ -547,7 +547,7 @@ class Sm100Names:
 
     Tiles and barriers of K_nope and V, which are the same where the two share a ring; the cursor of V, the
     buffer of a K_rope and the slot of the first V; conversions of P and of the output; columns of O that a
-    thread handles at a time; what is in the factor of softmax, and the error of its polynomial.
+    thread handles at a time; what is in the factors of softmax and of the output; the polynomial's error.
     """
 
     k_nope_tile: str
@@ -563,6 +563,9 @@ class Sm100Names:
     out_conversion: str
     o_group_cols: str
     softmax_factor: str
+    row_factor: str
+    row_offset: str
+    output_factor: str
     exp2_error: str
 
 
@@ -576,6 +579,7 @@ class Sm100Partials:
     mma_order: str
     correction_order: str
     softmax_order: str
+    exponentiate: str
     store_p: str
     fetch_output: str
     stage_output: str
@@ -597,6 +601,10 @@ class Sm100Features:
     scales_rows: bool
     scales_columns: bool
     folds_k_scale: bool
+    scales_p: bool
+    scales_output: bool
+    scales_keys: bool
+    releases_early: bool
     writes_lse: bool
     causal: bool
     debug: bool

@@ -30,7 +30,7 @@ from mla_codegen.plan.sm100.body import Body, Sm100Kernel, plan_kernel
 from mla_codegen.plan.sm100.checks import broken_invariants
 from mla_codegen.plan.sm100.choices import choices
 from mla_codegen.plan.sm100.constants import body_constants, shared_constants
-from mla_codegen.plan.sm100.forms import Forms, forms_of
+from mla_codegen.plan.sm100.forms import PER_TOKEN, Forms, forms_of
 from mla_codegen.plan.sm100.operands import Operands
 from mla_codegen.plan.sm100.primitives import COMMON_PRIMITIVES, device_primitives
 from mla_codegen.plan.sm100.requests import request_faults
@@ -54,17 +54,20 @@ def make_plan(spec: Spec, *, debug: bool) -> Plan:
     selection = _selection(spec)
     raise_if(spec, selection.faults)
     raise_if(spec, request_faults(selection.config, layout=spec.smem.layout))
-    kernel = plan_kernel(selection.config, layout=spec.smem.layout, out=spec.dtypes.out)
+    forms, arguments = forms_of(spec, debug=debug), call.plan_arguments(spec)
+    kernel = plan_kernel(
+        selection.config, layout=spec.smem.layout, out=spec.dtypes.out, v_scales=forms.scales_p
+    )
     broken = broken_invariants(kernel)
     assert not broken, f"the planner broke its own rules: {'; '.join(broken)}"
-    forms, arguments = forms_of(spec, debug=debug), call.plan_arguments(spec)
     variant = _variant(spec, kernel, forms, arguments)
     return _plan(spec, selection, kernel, forms, arguments, variant)
 
 
 def _selection(spec: Spec) -> Selection:
     dtypes, dims = spec.dtypes, spec.dims
-    has_scales = spec.scales.q != "none" or spec.scales.k != "none"
+    scales = spec.scales
+    has_scales = (scales.q, scales.k) != ("none", "none") or scales.v in PER_TOKEN
     chosen = select_mla_prefill_config(
         operands=Operands(
             qkv=dtypes.qkv,
@@ -79,7 +82,7 @@ def _selection(spec: Spec) -> Selection:
         v_depth=dims.v,
         rope_depth=dims.rope,
     )
-    return with_asked_rows(with_narrow_blocks(chosen), spec.tile.block_m)
+    return with_asked_rows(with_narrow_blocks(chosen, scales_p=scales.v in PER_TOKEN), spec.tile.block_m)
 
 
 def _plan(
@@ -99,7 +102,7 @@ def _plan(
         spec_digest=digest.short(mapping),
         spec=mapping,
         validated=validated(spec),
-        formula=text.formula(spec, lift_log2=kernel.softmax.p_lift_log2, scales_p=False),
+        formula=text.formula(spec, lift_log2=kernel.softmax.p_lift_log2, scales_p=forms.scales_p),
         choices=choices(spec, selection, kernel),
         arch_guard=_GUARD,
         arch_guard_message=_GUARD_MESSAGE,
@@ -231,6 +234,10 @@ def _features(body: Body, forms: Forms) -> Sm100Features:
         scales_rows=forms.scales_rows,
         scales_columns=forms.scales_columns,
         folds_k_scale=forms.folds_k_scale,
+        scales_p=forms.scales_p,
+        scales_output=forms.scales_output,
+        scales_keys=forms.scales_keys,
+        releases_early=forms.scales_columns and not forms.scales_p,
         writes_lse=forms.lse != "none",
         causal=forms.mask == "causal",
         debug=forms.debug,
@@ -248,6 +255,7 @@ def _partials(body: Body, forms: Forms) -> Sm100Partials:
         mma_order=f"_mma_order_{order}.cu.j2",
         correction_order=f"_correction_order_{order}.cu.j2",
         softmax_order=f"_softmax_order_{order}.cu.j2",
+        exponentiate=f"_exponentiate{'_folded' if forms.scales_p else ''}_sm100.cu.j2",
         store_p=f"_store_p_{p}_sm100.cu.j2",
         fetch_output=f"_fetch_output_{'merged' if order == '1q' else 'one'}.cu.j2",
         stage_output=f"_stage_output_{'f32' if forms.out == 'f32' else '16bit'}.cu.j2",

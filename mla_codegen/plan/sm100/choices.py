@@ -17,15 +17,21 @@ def choices(spec: Spec, selection: Selection, kernel: Sm100Kernel) -> tuple[Choi
     body, numbers = kernel.bodies[0], kernel.softmax
     config, ring = body.config, body.ring
     fits = "the deepest that fits in shared memory"
+    keys = "as many keys as tensor memory has columns for, beside O"
+    if config.bn_cap and not config.single_o:
+        keys = "as many keys as softmax has registers for"
     layout = "the rings of the seed's newest kernel"
     parity = f"{config.num_slots} slots of K or V fit: even makes two rings, odd a shared one"
     if spec.smem.layout == "seed":
         parity = "the seed's: slots of K_nope or V, each with one of K_rope"
-        layout = "the seed's struct, field for field"
+        keys = "as many keys as tensor memory has columns for, beside O"
+    if config.bn_cap and not config.single_o:
+        keys = "as many keys as softmax has registers for"
+    layout = "the seed's struct, field for field"
     grown = f"the reference point moves where a row has grown by 2^{-numbers.rescale_threshold_log2}"
     rows = (
         ("tile.block_m", config.block_m, f"{selection.rule}: 128 rows for each softmax warpgroup"),
-        ("tile.block_n", config.block_n, "as many keys as tensor memory has columns for, beside O"),
+        ("tile.block_n", config.block_n, keys),
         ("pipeline.kv_ring", ring.kind.value, parity),
         ("pipeline.kv_stages", ring.stages, fits),
         ("pipeline.pv_stages", 2, f"P is handed over as {body.pv_parts[0]} and {body.pv_parts[1]} keys"),

@@ -9,6 +9,7 @@ from mla_codegen.plan.constants import (
     GRID_Y_LIMIT,
     HEAD_GROUP,
     SMALLEST_FACTOR_LOG2,
+    SMALLEST_V_SCALE_LOG2,
     as_f32,
     group,
     lse_number,
@@ -25,6 +26,7 @@ from mla_codegen.plan.sm100.roles import WARPGROUP_WARPS
 from mla_codegen.plan.sm100.softmax import EXP2_COEFFICIENTS, EXP2_ROUND_TO_INTEGER
 from mla_codegen.plan.sm100.staging import UNIT_BYTES
 
+F32_BYTES = 4
 SCORE_GROUP_COLS = 32
 """Columns of S that a thread loads, and keys whose P it writes, in one instruction."""
 SWIZZLE_LAYOUTS = {0: 0, 128: 2, 64: 4, 32: 6}
@@ -70,7 +72,7 @@ def body_constants(
         group("Bytes of copies", *_copies(body)),
         group("Tensor memory", *_columns(body)),
         group("Products", *_products(body)),
-        group("Softmax", *_softmax(body, kernel)),
+        group("Softmax", *_softmax(kernel, forms)),
         group("Output", *_output(body, forms)),
     )
 
@@ -209,7 +211,7 @@ def _hex(value: int) -> str:
     return f"{value:#010x}"
 
 
-def _softmax(body: Body, kernel: Sm100Kernel) -> Iterator[_Row]:
+def _softmax(kernel: Sm100Kernel, forms: Forms) -> Iterator[_Row]:
     numbers = kernel.softmax
     lift, threshold = float(numbers.p_lift_log2), float(-numbers.rescale_threshold_log2)
     smallest = float(2.0**SMALLEST_FACTOR_LOG2).hex()
@@ -218,6 +220,11 @@ def _softmax(body: Body, kernel: Sm100Kernel) -> Iterator[_Row]:
     yield ("float", "kRescaleThresholdLog2", f"{threshold.hex()}f", f"{threshold:g}: {meaning}")
     comment = f"2^{SMALLEST_FACTOR_LOG2}: stands in for a factor of 0"
     yield ("float", "kSmallestFactor", f"{smallest}f", comment)
+    if forms.scales_p:
+        small, keys = float(2.0**SMALLEST_V_SCALE_LOG2).hex(), kernel.config.fa4.block_n
+        yield ("float", "kSmallestVScale", f"{small}f", f"2^{SMALLEST_V_SCALE_LOG2}: stands in for 0")
+        yield ("u32", "kVScaleBufferBytes", 2 * keys * F32_BYTES, "of a block: logarithms and reciprocals")
+        yield ("u32", "kVScaleReciprocals", keys * F32_BYTES, "bytes from the one to the other")
     for power, value in enumerate(EXP2_COEFFICIENTS):
         comment = f"{value:.7g}: 2^f on [0, 1), coefficient of f^{power}"
         yield ("float", f"kExp2C{power}", f"{as_f32(value).hex()}f", comment)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mla_codegen.spec import Spec
 
+PER_TOKEN = ("token", "token_head")
+"""Forms in which keys have scales of their own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forms:
@@ -35,14 +38,29 @@ class Forms:
         return self.q_scale != "none"
 
     @property
+    def scales_p(self) -> bool:
+        """Each key's V has a scale of its own: it goes into P before P is rounded."""
+        return self.v_scale in PER_TOKEN
+
+    @property
+    def scales_output(self) -> bool:
+        """One scale for the V of all keys: O is multiplied by it at the end."""
+        return self.v_scale in ("tensor", "head")
+
+    @property
+    def scales_keys(self) -> bool:
+        """Scales travel with each block of keys: of K, of V or of both."""
+        return self.scales_columns or self.scales_p
+
+    @property
     def carries_scales(self) -> bool:
-        """The load warp brings factors, of rows or columns."""
-        return self.scales_rows or self.scales_columns
+        """The load warp brings factors, of rows or of keys."""
+        return self.scales_rows or self.scales_keys
 
     @property
     def scales_columns(self) -> bool:
         """Columns of S have factors of their own."""
-        return self.k_scale in ("token", "token_head")
+        return self.k_scale in PER_TOKEN
 
     @property
     def folds_k_scale(self) -> bool:

@@ -167,6 +167,11 @@ def words(body: Body, forms: Forms) -> Sm100Names:
         out_conversion="bits_from_float" if forms.out == "f32" else f"cvt_{forms.out}x2",
         o_group_cols=str(body.staging.block_cols),
         softmax_factor=" * ".join(factors),
+        row_factor="" if forms.scales_p else " * row.factor",
+        row_offset=(
+            "kLiftLog2 - reference" if forms.scales_p else "fma_f32(-reference, row.factor, kLiftLog2)"
+        ),
+        output_factor=" * v_scale" if forms.scales_output else "",
         exp2_error=f"{EXP2_ERROR:.1e} of the value",
     )
 

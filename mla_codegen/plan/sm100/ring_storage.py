@@ -21,11 +21,14 @@ from mla_codegen.plan.sm100.storage import Storage, Wanted, field, place, q_regi
 F32_BYTES = 4
 
 
-def ring_storage(config: FA4Config, ring: Ring, *, num_mbars: int) -> Storage:
-    """The map with this ring and ``num_mbars`` barriers, whether or not it fits."""
+def ring_storage(config: FA4Config, ring: Ring, *, num_mbars: int, v_scales: bool = False) -> Storage:
+    """The map with this ring and ``num_mbars`` barriers, whether or not it fits.
+
+    ``v_scales`` where the V of each key has a scale: those of a block lie beside its key scales.
+    """
     constants = ring_constants(config, ring)
     value = {constant.name: constant.value for constant in constants}
-    wanted = (*_tiles(config, ring, value), *_rows(config, ring), *tail_fields(num_mbars))
+    wanted = (*_tiles(config, ring, value), *_rows(config, ring, v_scales), *tail_fields(num_mbars))
     smem = place(wanted, constants, config.limits.smem_per_cta_bytes)
     return Storage(
         layout="auto",
@@ -112,7 +115,7 @@ def _tiles(config: FA4Config, ring: Ring, value: dict[str, int]) -> tuple[Wanted
     )
 
 
-def _rows(config: FA4Config, ring: Ring) -> tuple[Wanted, ...]:
+def _rows(config: FA4Config, ring: Ring, v_scales: bool) -> tuple[Wanted, ...]:
     """What there is one of for each row: factors, and scales where there are any."""
     factors = Wanted(
         name="correction_smem",
@@ -137,7 +140,16 @@ def _rows(config: FA4Config, ring: Ring) -> tuple[Wanted, ...]:
         content=f"{ring.k_scale_buffers} buffers of the scales of a block of keys.",
         live="per buffer from k_scale_full to k_scale_empty",
     )
-    return (factors, q_scale, k_scale)
+    if not v_scales:
+        return (factors, q_scale, k_scale)
+    v_scale = Wanted(
+        name="v_scale_smem",
+        element="float",
+        count=2 * config.block_n * ring.k_scale_buffers,
+        content=f"{ring.k_scale_buffers} buffers of logarithms and reciprocals of a block's V scales.",
+        live="with the key scales of its block",
+    )
+    return (factors, q_scale, k_scale, v_scale)
 
 
 def _nope_bytes(config: FA4Config, ring: Ring) -> int:

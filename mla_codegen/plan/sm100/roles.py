@@ -13,12 +13,22 @@ from dataclasses import dataclass
 from mla_codegen.plan.model import Role
 from mla_codegen.plan.sm100.barriers import TAIL_WARPS, Sm100Mbarrier
 
-SOFTMAX_REGISTERS = 200
-"""With 184, the seed's number, some forms spill on one target or another: a row of S alone is 128."""
-SINGLE_O_SOFTMAX_REGISTERS = 208
-CORRECTION_REGISTERS = 64
-SINGLE_O_CORRECTION_REGISTERS = 96
-LAST_WARPGROUP_REGISTERS = 48
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleRegisters:
+    """Per thread: of softmax, of correction, and of the last warpgroup."""
+
+    softmax: int
+    correction: int
+    last: int
+
+
+TWO_WARPGROUPS = RoleRegisters(softmax=200, correction=64, last=48)
+"""With 184 for softmax, the seed's number, some forms spill on one target or another: S alone is 128."""
+NARROW = RoleRegisters(softmax=184, correction=80, last=64)
+"""The same for at most 96 keys per step, whose load warp may have scales of three tensors in registers."""
+NARROW_KEYS = 96
+ONE_WARPGROUP = RoleRegisters(softmax=208, correction=96, last=48)
 WARPGROUP_WARPS = 4
 WARP_THREADS = 32
 
@@ -32,11 +42,12 @@ class _Duty:
 
 
 def plan_roles(
-    barriers: tuple[Sm100Mbarrier, ...], *, num_threads: int, converts_rope: bool
+    barriers: tuple[Sm100Mbarrier, ...], *, num_threads: int, block_n: int, converts_rope: bool
 ) -> tuple[Role, ...]:
     """The roles in warp order; every warp has one. 384 threads have one softmax warpgroup, 512 have two."""
+    warps = softmax_warps(num_threads)
     roles, first = [], 0
-    for duty in _duties(softmax_warps(num_threads), converts_rope):
+    for duty in _duties(warps, _registers(warps, block_n), converts_rope):
         roles.append(
             Role(
                 name=duty.name,
@@ -58,11 +69,14 @@ def softmax_warps(num_threads: int) -> int:
     return num_threads // WARP_THREADS - 2 * WARPGROUP_WARPS
 
 
-def _duties(warps: int, converts_rope: bool) -> tuple[_Duty, ...]:
-    two_groups = warps > WARPGROUP_WARPS
-    softmax = SOFTMAX_REGISTERS if two_groups else SINGLE_O_SOFTMAX_REGISTERS
-    correction = CORRECTION_REGISTERS if two_groups else SINGLE_O_CORRECTION_REGISTERS
-    last = LAST_WARPGROUP_REGISTERS
+def _registers(warps: int, block_n: int) -> RoleRegisters:
+    if warps == WARPGROUP_WARPS:
+        return ONE_WARPGROUP
+    return NARROW if block_n <= NARROW_KEYS else TWO_WARPGROUPS
+
+
+def _duties(warps: int, registers: RoleRegisters, converts_rope: bool) -> tuple[_Duty, ...]:
+    last = registers.last
     helper = (
         _Duty(
             name="converter",
@@ -79,13 +93,13 @@ def _duties(warps: int, converts_rope: bool) -> tuple[_Duty, ...]:
         _Duty(
             name="softmax",
             warps=warps,
-            registers=softmax,
+            registers=registers.softmax,
             does="scores -> P, row maximum and sum; at the end the output",
         ),
         _Duty(
             name="correction",
             warps=WARPGROUP_WARPS,
-            registers=correction,
+            registers=registers.correction,
             does="rescales O where the reference point moved",
         ),
         _Duty(name="mma", warps=1, registers=last, does="one lane issues all products"),

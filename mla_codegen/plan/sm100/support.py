@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 LARGEST_BLOCK_N = 128
 """A softmax thread has a whole row of S in registers."""
+LARGEST_SCALED_BLOCK_N = 96
+"""The same where it needs the scales of V beside it."""
 
 
 def unsupported(spec: Spec) -> tuple[Diagnostic, ...]:
@@ -28,7 +30,9 @@ def _dtype_faults(spec: Spec) -> Iterator[Diagnostic]:
     yield from must_be("dtypes.p", dtypes.p, "auto", dtypes.qkv, when=arch)
     when = f"with arch {spec.arch} and dtypes.rope_gmem {dtypes.rope_gmem}"
     yield from must_be("dtypes.rope_mma", dtypes.rope_mma, dtypes.rope_gmem, when=when)
-    yield from must_be("scales.v", scales.v, "none", when=arch)
+    if spec.smem.layout == "seed":
+        when_seed = "with smem.layout seed"
+        yield from must_be("scales.v", scales.v, "none", "tensor", "head", when=when_seed)
     if scales.rope is not None:
         yield from must_be("scales.rope", scales.rope, "prescaled", when=arch)
     yield from must_be("scales.rope_k", scales.rope_k, "none", when=arch)
@@ -68,11 +72,12 @@ def _pipeline_faults(spec: Spec) -> Iterator[Diagnostic]:
     yield from must_be("schedule.longest_first", schedule.longest_first, "auto", True)
 
 
-def with_narrow_blocks(selection: Selection) -> Selection:
+def with_narrow_blocks(selection: Selection, *, scales_p: bool) -> Selection:
     """The same with at most as many keys per step as a softmax thread has registers for."""
-    if selection.faults or selection.config.fa4.block_n <= LARGEST_BLOCK_N:
+    largest = LARGEST_SCALED_BLOCK_N if scales_p else LARGEST_BLOCK_N
+    if selection.faults or selection.config.fa4.block_n <= largest:
         return selection
-    return replace(selection, config=replace(selection.config, bn_cap=LARGEST_BLOCK_N))
+    return replace(selection, config=replace(selection.config, bn_cap=largest))
 
 
 def with_asked_rows(selection: Selection, block_m: int | str) -> Selection:
