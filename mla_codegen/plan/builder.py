@@ -321,4 +321,3 @@ def _head_names(tiles: Tiles) -> HeadNames:
         k_begin=text.first_token("key", dense=tiles.kv_dense),
         scale_arrivals=" and ".join(name for name, carried in scaled if carried),
     )
-

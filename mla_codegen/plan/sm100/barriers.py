@@ -157,9 +157,7 @@ def _loads(config: FA4Config, ring: Ring, *, guards: bool) -> list[_Kind]:
     q, k = q_tx_bytes(config, guards=guards), k_tx_bytes(config, guards=guards)
     one_ring, kinds = ring.kind is not KvRing.SEPARATE, []
     if config.num_q == 2:
-        kinds.append(
-            _copied("q1_full", "Q1Sync", NUM_QK_STAGES, (q,), "second half of Q")
-        )
+        kinds.append(_copied("q1_full", "Q1Sync", NUM_QK_STAGES, (q,), "second half of Q"))
     stages, name = ring.stages * NUM_QK_STAGES, "kv" if one_ring else "k"
     what = "K and V in turn" if one_ring else "a block of K"
     v_waits = ("mma", tail_role(config)) if guards else ("mma",)

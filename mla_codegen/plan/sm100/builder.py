@@ -121,9 +121,7 @@ def _plan(
     )
 
 
-def _variant(
-    spec: Spec, kernel: Sm100Kernel, forms: Forms, arguments: tuple[Argument, ...]
-) -> Sm100Variant:
+def _variant(spec: Spec, kernel: Sm100Kernel, forms: Forms, arguments: tuple[Argument, ...]) -> Sm100Variant:
     config, numbers = kernel.config.fa4, kernel.softmax
     features = _features(kernel.bodies[0], forms)
     heads = _heads(forms)
@@ -179,9 +177,7 @@ def _merges(kernel: Sm100Kernel) -> bool:
 
 def _maps(kernel: Sm100Kernel, forms: Forms) -> tuple[TensorMap, ...]:
     dense = {"q": forms.q_dense, "k": forms.kv_dense, "v": forms.kv_dense}
-    return tuple(
-        with_batch_axes(item) if dense[item.argument[0]] else item for item in kernel.tensor_maps
-    )
+    return tuple(with_batch_axes(item) if dense[item.argument[0]] else item for item in kernel.tensor_maps)
 
 
 def _body(body: Body, kernel: Sm100Kernel, forms: Forms) -> Sm100Body:

@@ -21,9 +21,7 @@ def o_group_cols(config: FA4Config, out_bytes: int) -> int:
     A writer of 1Q, which has half of the Q of 128 rows to stage them in, has room for one group.
     """
     row_bytes = config.q_row_bytes // 2
-    return next(
-        cols for cols in (32, 16, 8) if config.ov_depth % cols == 0 and cols * out_bytes <= row_bytes
-    )
+    return next(cols for cols in (32, 16, 8) if config.ov_depth % cols == 0 and cols * out_bytes <= row_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,4 +65,3 @@ def _tile(argument: str, dtype: str, depth: int, rows: int, boxes: int, dims: tu
         issues=align_up(depth, width) // width * boxes,
         comment=f"box {rows} tokens x {width} {dtype} of one head, {swizzle}B swizzle",
     )
-
