@@ -553,8 +553,9 @@ class Sm100Names:
     k_nope_tile: str
     v_tile: str
     v_cursor: str
-    rope_index: str
+    rope_cursor: str
     first_v_slot: str
+    helper: str
     k_full: str
     k_empty: str
     v_full: str
@@ -574,6 +575,9 @@ class Sm100Partials:
     """Which template prints each part of a body that has alternatives."""
 
     sides: str
+    load_q_rope: str
+    load_k_rope: str
+    helper_warps: str
     copy_tile: str
     load_order: str
     mma_order: str
@@ -592,6 +596,7 @@ class Sm100Features:
     has_rope: bool
     one_ring: bool
     rope_ring: bool
+    converts_rope: bool
     shares_factors: bool
     q_dense: bool
     kv_dense: bool

@@ -136,4 +136,44 @@ BOTH = tuple(
     for body, nth in (("2q", 1), ("1q", 2))
 )
 
-SM100_FAULTS: tuple[Fault, ...] = (*PRODUCTS, *LOADS, *MERGE, *BOTH)
+CONVERTED = "dsv3_blockscale_sm100"
+_HANDED_OVER = "warp_sync();\nif (lane == 0) mbarrier_arrive(barrier);"
+_FENCED = f"fence_proxy_async_shared();  // the tensor core reads what ordinary stores wrote\n{_HANDED_OVER}"
+_ROPE_IN_BOTH = {
+    "Q is converted before it has come": ("mbarrier_wait(q_rope_raw_full(side), 0);", ""),
+    "rows are written over ones that are not read": (
+        "bar_sync((u32)NamedBarrier::rope_read, kRopeReadThreads);",
+        "",
+    ),
+    "what is converted is not fenced": (_FENCED, _HANDED_OVER),
+}
+CONVERTER = (
+    drop(
+        "2q rope: K is converted before it has come",
+        CONVERTED,
+        "mbarrier_wait(rope_raw_full(buffer), at.rope.phase);",
+    ),
+    drop(
+        "1q rope: K is converted before it has come",
+        CONVERTED,
+        "mbarrier_wait(rope_raw_full(buffer), at.k.phase);",
+    ),
+    drop(
+        "2q rope: products do not wait for K",
+        CONVERTED,
+        "mbarrier_wait(rope_full(at.rope.stage), at.rope.phase);",
+    ),
+    drop(
+        "1q rope: products do not wait for K",
+        CONVERTED,
+        "mbarrier_wait(rope_full(at.k.stage), at.k.phase);",
+        nth=1,
+    ),
+    *(
+        edit(f"{body} rope: {name}", CONVERTED, old, new, nth=nth)
+        for name, (old, new) in _ROPE_IN_BOTH.items()
+        for body, nth in (("2q", 1), ("1q", 2))
+    ),
+)
+
+SM100_FAULTS: tuple[Fault, ...] = (*PRODUCTS, *LOADS, *MERGE, *BOTH, *CONVERTER)

@@ -18,6 +18,7 @@ from mla_codegen.spec_loader import load_spec
 _NO_SCALES = {"q": "none", "k": "none", "v": "none"}
 _DENSE = {"q": "dense", "kv": "dense"}
 _SEED = {"layout": "seed"}
+_CONVERTED = {"qkv": "bf16", "rope_gmem": "e4m3", "rope_mma": "bf16", "scale": None}
 _GLM = {"nope": 192, "rope": 64, "v": 256}
 
 
@@ -74,6 +75,21 @@ FORMS: Mapping[str, dict[str, Any]] = {
         "dtypes": {"qkv": "bf16", "rope_gmem": "e4m3", "rope_mma": "e4m3", "scale": None},
         "scales": _NO_SCALES,
     },
+    "converted_rope": {"dtypes": _CONVERTED, "scales": _NO_SCALES},
+    "converted_rope_1q": {
+        "dtypes": _CONVERTED,
+        "scales": _NO_SCALES,
+        "tile": {"block_m": 128},
+        "softmax": {"lse": "natural"},
+    },
+    "converted_rope_single_o": {"dtypes": _CONVERTED, "scales": _NO_SCALES, "dims": _GLM},
+    "converted_rope_dense": {
+        "dtypes": _CONVERTED,
+        "scales": _NO_SCALES,
+        "dims": {"nope": 128, "rope": 48, "v": 192},
+        "layout": _DENSE,
+    },
+    "converted_rope_of_e4m3": {"dtypes": {"rope_gmem": "e4m3", "rope_mma": "bf16"}},
     "seed_1q": {"smem": _SEED, "tile": {"block_m": 128}},
     "seed_single_o": {"smem": _SEED, "dims": _GLM},
     "seed_bf16": one_type("bf16", smem=_SEED),

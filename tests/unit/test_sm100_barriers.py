@@ -156,11 +156,12 @@ def test_the_converter_has_stages_with_any_ring(mla: MLAConfig, stages: int) -> 
     if not stages:
         return
     assert named(made, "rope_raw_full").tx_bytes == (128 * 64,)  # e4m3
-    assert named(made, "rope_raw_empty").arrivals == (64, 64)
-    assert (named(made, "rope_full").arrivals, named(made, "rope_empty").arrivals) == ((64, 64), (1, 1))
+    assert named(made, "rope_full").arrivals == (2, 2)  # a lane of each converter warp
+    assert named(made, "q_rope_raw_full").arrivals == (1,) * mla.num_q
+    assert named(made, "q_rope_raw_full").tx_bytes == (128 * 64,)
     name = "kv_full" if made.ring.kind is KvRing.SHARED else "k_full"
-    # 128 rows of Q, (128 + 64) x 2 bytes; K without rope
-    assert named(made, name).tx_bytes[:2] == (128 * 384 + 128 * 256, 128 * 256)
+    # 128 rows of Q and K, both without rope
+    assert named(made, name).tx_bytes[:2] == (128 * 256 + 128 * 256, 128 * 256)
 
 
 def test_bytes_of_v_are_of_vs_own_width() -> None:
@@ -206,8 +207,8 @@ def test_roles_wait_and_signal_what_the_barriers_say() -> None:
     converter = body(config(BLOCKSCALE)).roles[-1]
     assert (converter.name, converter.num_warps) == ("converter", 2)
     assert (converter.waits_on, converter.signals) == (
-        "kv_full, rope_raw_full, rope_empty",
-        "v_tail_cleared, rope_raw_empty, rope_full",
+        "kv_full, q_rope_raw_full, rope_raw_full",
+        "v_tail_cleared, rope_full",
     )
 
 

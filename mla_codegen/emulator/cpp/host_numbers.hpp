@@ -107,6 +107,16 @@ inline u32 cvt_e4m3x4(float x0, float x1, float x2, float x3, int line = __built
          emulator::e4m3_of(x3) << 24;
 }
 
+inline void cvt_f32x4_e4m3(float (&x)[4], u32 codes) {
+  for (int i = 0; i < 4; ++i) {
+    const u32 code = codes >> (8 * i) & 0xFF, exponent = code >> 3 & 0xF, mantissa = code & 7;
+    const float magnitude = (code & 0x7F) == 0x7F ? nan_f32()
+                            : exponent == 0      ? (float)mantissa * 0x1p-9f
+                                                 : __builtin_ldexpf((float)(8 + mantissa), (int)exponent - 10);
+    x[i] = code & 0x80 ? -magnitude : magnitude;
+  }
+}
+
 // Byte permute: nibble i of the selector picks byte i of the result out of {high, low}; its bit 3 spreads the
 // sign.
 inline u32 prmt(u32 low, u32 high, u32 selector) {

@@ -31,9 +31,6 @@ from mla_codegen.plan.sm100.rings import (
 P_READY = "p_ready_"
 FULL_S = "s_full"
 FULL_O = "o_full"
-CONVERTER_THREADS = 64
-CONVERTED_STAGES = 2
-"""Hand-offs of converted rope in flight."""
 MOST_MBARRIERS = 64
 """The seed's limit: one warp initialises them, two for each lane at most."""
 TAIL_WARPS = 2
@@ -237,43 +234,29 @@ def _scale_guards(config: FA4Config, ring: Ring) -> list[_Kind]:
 
 
 def _converter(config: FA4Config, ring: Ring) -> list[_Kind]:
-    """From the e4m3 rope that the copy brings to the bf16 rope that the product reads."""
-    stages = converter_stages(config, ring)
-    threads, handed = CONVERTER_THREADS, CONVERTED_STAGES if stages else 0
+    """From the e4m3 rope that a copy brings to the bf16 rope that the product reads, in the same place.
+
+    Only full ones: a buffer of rope is free when its K is, and Q is converted once, before the first K. The
+    seed has empty ones beside them.
+    """
+    tx, stages = copy_bytes(config), converter_stages(config, ring)
+    sides = config.num_q if stages else 0
+    rows = (
+        ("q_rope_raw_full", "", sides, tx.q_rope, "Q_rope of a half as it is stored"),
+        ("rope_raw_full", "converter full", stages, tx.k_rope, "K_rope as it is stored"),
+        ("rope_full", "converted full", stages, 0, "K_rope is converted, and Q_rope before the first"),
+    )
     return [
         _Kind(
-            name="rope_raw_full",
-            seed_name="converter full",
-            arrivals=(1,) * stages,
-            arrives=("load",),
-            waits=("converter",),
-            comment="K_rope as it is stored",
-            tx_bytes=(copy_bytes(config).k_rope,),
-        ),
-        _Kind(
-            name="rope_raw_empty",
-            seed_name="converter empty",
-            arrivals=(threads,) * stages,
-            arrives=("converter",),
-            waits=("load",),
-            comment="the stored K_rope is in registers",
-        ),
-        _Kind(
-            name="rope_full",
-            seed_name="converted full",
-            arrivals=(threads,) * handed,
-            arrives=("converter",),
-            waits=("mma",),
-            comment="K_rope is converted",
-        ),
-        _Kind(
-            name="rope_empty",
-            seed_name="converted empty",
-            arrivals=(1,) * handed,
-            arrives=("mma",),
-            waits=("converter",),
-            comment="the product that reads the converted K_rope is done",
-        ),
+            name=name,
+            seed_name=seed_name,
+            arrivals=(1 if size else TAIL_WARPS,) * count_,
+            arrives=("load",) if size else ("converter",),
+            waits=("converter",) if size else ("mma",),
+            comment=comment,
+            tx_bytes=(size,) if size else (),
+        )
+        for name, seed_name, count_, size, comment in rows
     ]
 
 

@@ -32,7 +32,7 @@ from mla_codegen.plan.sm100.choices import choices
 from mla_codegen.plan.sm100.constants import body_constants, shared_constants
 from mla_codegen.plan.sm100.forms import PER_TOKEN, Forms, forms_of
 from mla_codegen.plan.sm100.operands import Operands
-from mla_codegen.plan.sm100.primitives import COMMON_PRIMITIVES, device_primitives
+from mla_codegen.plan.sm100.primitives import common_primitives, device_primitives
 from mla_codegen.plan.sm100.requests import request_faults
 from mla_codegen.plan.sm100.selection import Selection, select_mla_prefill_config
 from mla_codegen.plan.sm100.support import unsupported, with_asked_rows, with_narrow_blocks
@@ -71,7 +71,7 @@ def _selection(spec: Spec) -> Selection:
     chosen = select_mla_prefill_config(
         operands=Operands(
             qkv=dtypes.qkv,
-            rope_gmem=dtypes.rope_gmem,
+            rope_gmem=dtypes.rope_gmem if dims.rope else dtypes.rope_mma,
             rope_mma=dtypes.rope_mma,
             scale=dtypes.scale if has_scales else None,
         ),
@@ -113,7 +113,7 @@ def _plan(
             o_cols=kernel.bodies[0].staging.block_cols,
             merges=_merges(kernel),
         ),
-        common_primitives=COMMON_PRIMITIVES,
+        common_primitives=common_primitives(kernel.config.fa4),
         mma_families=(),
         mma_atoms=(),
         arguments=arguments,
@@ -221,6 +221,7 @@ def _features(body: Body, forms: Forms) -> Sm100Features:
         has_rope=has_rope,
         one_ring=body.ring.kind is not KvRing.SEPARATE,
         rope_ring=has_rope and body.ring.kind is KvRing.SHARED,
+        converts_rope=names.converts(body),
         shares_factors=_shares_factors(body),
         q_dense=forms.q_dense,
         kv_dense=forms.kv_dense,
@@ -243,8 +244,12 @@ def _features(body: Body, forms: Forms) -> Sm100Features:
 def _partials(body: Body, forms: Forms) -> Sm100Partials:
     layouts = "dense" if forms.q_dense else "ragged"
     order = {"two_q": "2q", "one_q": "1q"}.get(names.body_name(body), "single_o")
+    raw = "_raw" if names.converts(body) else ""
     p = "e4m3" if body.config.operands.qkv_bytes == 1 else "16bit"
     return Sm100Partials(
+        load_q_rope=f"_load_q_rope{raw}_sm100.cu.j2",
+        load_k_rope=f"_load_k_rope{raw}_sm100.cu.j2",
+        helper_warps=f"_{'converter_warps' if raw else 'tail_warp'}_sm100.cu.j2",
         sides=f"_sides_{order}.cu.j2",
         copy_tile=f"_copy_tile_{layouts if forms.q_dense == forms.kv_dense else 'mixed'}.cu.j2",
         load_order=f"_load_order_{order}.cu.j2",

@@ -87,11 +87,12 @@ def _shape(body: Body, forms: Forms) -> Iterator[_Row]:
 def _roles(body: Body, roles: tuple[Role, ...]) -> Iterator[_Row]:
     registers = {role.name: role.registers for role in roles}
     first = {role.name: role.first_warp for role in roles}
+    helper = roles[-1]
     for role in roles[:-1]:
         end = role.first_warp + role.num_warps
         yield ("u32", role.end_constant, end, f"first warp after the {role.name} role")
     yield ("u32", "kMmaWarpBegin", first["mma"], "the MMA warp")
-    yield ("u32", "kTailWarpBegin", first["tail"], "first tail warp")
+    yield ("u32", "kTailWarpBegin", helper.first_warp, f"first {helper.name} warp")
     yield ("u32", "kTailWarps", TAIL_WARPS, "one lane of each arrives")
     after = "per thread, after setmaxnreg"
     yield ("int", "kSoftmaxRegisters", registers["softmax"], after)
@@ -113,8 +114,11 @@ def _rings(body: Body) -> Iterator[_Row]:
     yield ("u32", "kKStages", ring.stages, "slots of K" if separate else "slots of the ring of K and V")
     if separate:
         yield ("u32", "kVStages", ring.stages, "slots of V")
-    if ring.kind is KvRing.SHARED and ring.rope_buffers:
-        yield ("u32", "kRopeBuffers", ring.rope_buffers, "buffers of K_rope")
+    if body.converter_stages:
+        yield ("u32", "kQRopeSides", body.config.num_q, "tiles of Q_rope")
+    if (ring.kind is KvRing.SHARED and ring.rope_buffers) or body.converter_stages:
+        buffers = body.converter_stages or ring.rope_buffers
+        yield ("u32", "kRopeBuffers", buffers, "buffers of K_rope")
     if ring.k_scale_buffers:
         yield ("u32", "kKScaleBuffers", ring.k_scale_buffers, "buffers of the scales of a block of keys")
     yield ("u32", "kSideBarriers", 2, "from a barrier of side 0 to the same of side 1")
@@ -162,6 +166,14 @@ def _copies(body: Body) -> Iterator[_Row]:
         yield ("u32", "kQRopeChunkBytes", Q_TILE_ROWS * rope, f"kQTileRows * {rope}")
         yield ("u32", "kKRopeChunkBytes", config.block_n * rope, f"kBlockN * {rope}")
     yield ("u32", "kVChunkBytes", config.block_n * nope, f"kBlockN * {nope}")
+    if body.converter_stages:
+        raw, tx = config.operands.rope_gmem_swizzle_bytes, body.copy_bytes
+        yield ("u32", "kRopeRawWidth", raw, "bytes of a row of stored rope, and swizzle width")
+        yield ("u32", "kRopeRawUnits", raw // UNIT_BYTES, "16-byte units of such a row")
+        yield ("u32", "kQRopeRawOffset", tx.q_rope, "of stored Q_rope in its tile: the second half")
+        yield ("u32", "kKRopeRawOffset", tx.k_rope, "of stored K_rope in its buffer: the second half")
+        yield ("u32", "kQRopeTxBytes", tx.q_rope, "stored Q_rope of one side, whole boxes")
+        yield ("u32", "kKRopeTxBytes", tx.k_rope, "stored K_rope, whole boxes")
     if config.num_q == 2:
         yield ("u32", "kQTxBytes", q, "Q of one side, whole boxes")
     yield ("u32", "kKTxBytes", k, "K, whole boxes")

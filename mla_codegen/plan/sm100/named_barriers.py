@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mla_codegen.plan.model import NamedBarrier
 from mla_codegen.plan.sm100.attention import FA4Config
+from mla_codegen.plan.sm100.barriers import TAIL_WARPS
 
 WARP_THREADS = 32
 FIRST_NAMED_BARRIER = 1
@@ -20,6 +21,8 @@ def plan_named_barriers(config: FA4Config, *, softmax_warps: int) -> tuple[Named
     if config.num_q == 1 and not config.single_o:
         rows.append(("state_written", both, "row maxima and sums of both softmax warpgroups can be read"))
     rows.append(("output_read", both, "O has left tensor memory, which warp 0 frees"))
+    if config.operands.converts_rope and config.rope_depth:
+        rows.append(("rope_read", TAIL_WARPS * WARP_THREADS, "stored rope is in registers"))
     return tuple(
         NamedBarrier(
             name=name,

@@ -24,7 +24,7 @@ from mla_codegen.plan.sm100.softmax import EXP2_ERROR
 
 _BY_SIDE = ("alpha_full", "alpha_empty")
 """Barriers that each side has one of, ``<name>_0`` and ``<name>_1``."""
-_PER_SIDE = ("s_full", "o_full")
+_PER_SIDE = ("s_full", "o_full", "q_rope_raw_full")
 """Barriers with a stage for each side."""
 _STAGES = {
     "k_full": "kKStages",
@@ -35,6 +35,9 @@ _STAGES = {
     "kv_empty": "kKStages",
     "s_full": "kSides",
     "o_full": "kSides",
+    "q_rope_raw_full": "kQRopeSides",
+    "rope_raw_full": "kRopeBuffers",
+    "rope_full": "kRopeBuffers",
     "k_scale_full": "kKScaleBuffers",
     "k_scale_empty": "kKScaleBuffers",
 }
@@ -44,6 +47,7 @@ _ARRIVALS = {
     "alpha_full": "kSoftmaxArrivals",
     "alpha_empty": "kCorrectionArrivals",
     "v_tail_cleared": "kTailWarps",
+    "rope_full": "kTailWarps",
     "k_scale_empty": "kScaleReaderWarps",
 }
 """Barriers on which one lane arrives are not here."""
@@ -157,8 +161,9 @@ def words(body: Body, forms: Forms) -> Sm100Names:
         k_nope_tile="k_nope_tile" if separate else "kv_nope_tile",
         v_tile="v_tile" if separate else "kv_nope_tile",
         v_cursor="at.v" if separate else "at.k",
-        rope_index="at.rope.stage" if body.ring.kind is KvRing.SHARED else "at.k.stage",
+        rope_cursor="at.rope" if body.ring.kind is KvRing.SHARED else "at.k",
         first_v_slot=_first_v_slot(body),
+        helper="converter_warp" if converts(body) else "tail_warp",
         k_full=f"{k}_full",
         k_empty=f"{k}_empty",
         v_full=f"{v}_full",
@@ -174,6 +179,11 @@ def words(body: Body, forms: Forms) -> Sm100Names:
         output_factor=" * v_scale" if forms.scales_output else "",
         exp2_error=f"{EXP2_ERROR:.1e} of the value",
     )
+
+
+def converts(body: Body) -> bool:
+    """Rope is stored in one type and multiplied in another."""
+    return body.config.operands.converts_rope and body.config.rope_depth > 0
 
 
 def _first_v_slot(body: Body) -> str:
@@ -208,6 +218,6 @@ def named_roles(body: Body) -> tuple[Role, ...]:
 
 
 def role_texts(roles: tuple[Role, ...], field: str) -> RoleTexts:
-    """What each role waits on, or signals."""
-    texts = {role.name: getattr(role, field) for role in roles}
+    """What each role waits on, or signals; the converter is a tail warp that does more."""
+    texts = {"tail" if role.name == "converter" else role.name: getattr(role, field) for role in roles}
     return RoleTexts(**{name: texts[name] for name in ("load", "tail", "mma", "correction", "softmax")})

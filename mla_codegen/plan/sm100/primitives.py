@@ -41,7 +41,8 @@ def device_primitives(
         "bits": True,
         "exponent": True,
         "lg2": forms.lse != "none" or forms.scales_p,
-        **{f"convert_{kind}": True for kind in sorted({config.operands.qkv, forms.out} - {"f32"})},
+        **{f"convert_{kind}": True for kind in sorted(_rounded(config, forms))},
+        "convert_from_e4m3": config.operands.converts_rope,
         "math": True,
         "f32x2": True,
         "setmaxnreg": True,
@@ -65,6 +66,14 @@ def device_primitives(
     return tuple(f"primitives/device/{name}.cuh" for name, is_used in used.items() if is_used)
 
 
-COMMON_PRIMITIVES = tuple(
-    f"primitives/common/{name}.cuh" for name in ("field_at", "pipeline_state", "tcgen05_descriptor")
-)
+def _rounded(config: FA4Config, forms: Forms) -> set[str]:
+    """The types that fp32 is rounded to: P's, the output's and that of converted rope."""
+    rope = {config.operands.rope_mma} if config.operands.converts_rope else set()
+    return {config.operands.qkv, *({forms.out} - {"f32"}), *rope}
+
+
+def common_primitives(config: FA4Config) -> tuple[str, ...]:
+    """Headers that device and host model share."""
+    names = ["field_at", "pipeline_state", "tcgen05_descriptor"]
+    names += ["swizzle"] if config.operands.converts_rope else []
+    return tuple(f"primitives/common/{name}.cuh" for name in names)

@@ -10,13 +10,14 @@ from mla_codegen.plan.sm100.attention import Q_TILE_ROWS, FA4Config, KvRing, cei
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyBytes:
-    """Bytes of 128 rows of Q with rope, and of their scales; of a block of K_nope, K_rope, scales and V.
+    """Bytes of 128 rows of Q with rope, of rope alone, of scales; of a block of K_nope, K_rope, scales and V.
 
     The seed copies scales in bulk, as boxes of a map of two dimensions; here the load warp carries them, from
     any stride and alignment, so that no barrier counts their bytes.
     """
 
     q_half: int
+    q_rope: int
     q_scale: int
     k_nope: int
     k_rope: int
@@ -61,7 +62,8 @@ def copy_bytes(config: FA4Config) -> CopyBytes:
     operands = config.operands
     rope = DTYPES[operands.rope_gmem].bytes * config.padded_rope_depth
     return CopyBytes(
-        q_half=Q_TILE_ROWS * config.q_row_bytes,
+        q_half=Q_TILE_ROWS * config.padded_nope_depth * operands.qkv_bytes + Q_TILE_ROWS * rope,
+        q_rope=Q_TILE_ROWS * rope,
         q_scale=Q_TILE_ROWS * operands.scale_bytes,
         k_nope=config.block_n * config.padded_nope_depth * operands.qkv_bytes,
         k_rope=config.block_n * rope,
@@ -81,9 +83,10 @@ def converter_stages(config: FA4Config, ring: Ring) -> int:
 
 
 def q_tx_bytes(config: FA4Config, *, guards: bool = True) -> int:
-    """Of half of Q; the seed copies its scales along."""
+    """Of half of Q, without rope that is to be converted; the seed copies its scales along."""
     tx = copy_bytes(config)
-    return tx.q_half + (0 if guards else tx.q_scale)
+    rope = tx.q_rope if guards and config.operands.converts_rope else 0
+    return tx.q_half - rope + (0 if guards else tx.q_scale)
 
 
 def k_tx_bytes(config: FA4Config, *, guards: bool = True) -> int:

@@ -82,7 +82,7 @@ def _duties(warps: int, registers: RoleRegisters, converts_rope: bool) -> tuple[
             name="converter",
             warps=TAIL_WARPS,
             registers=last,
-            does="e4m3 rope -> bf16 rope in shared memory; clears V rows beyond the sequence, once",
+            does="e4m3 rope -> bf16; clears V rows beyond the sequence, once",
         )
         if converts_rope
         else _Duty(

@@ -14,6 +14,8 @@ from mla_codegen.plan.support import must_be
 if TYPE_CHECKING:
     from mla_codegen.spec import Spec
 
+CONVERTED_ROPE = 64
+"""A row of bf16 rope is one swizzle row, of which e4m3 takes half."""
 LARGEST_BLOCK_N = 128
 """A softmax thread has a whole row of S in registers."""
 LARGEST_SCALED_BLOCK_N = 96
@@ -28,8 +30,19 @@ def unsupported(spec: Spec) -> tuple[Diagnostic, ...]:
 def _dtype_faults(spec: Spec) -> Iterator[Diagnostic]:
     dtypes, scales, arch = spec.dtypes, spec.scales, f"with arch {spec.arch}"
     yield from must_be("dtypes.p", dtypes.p, "auto", dtypes.qkv, when=arch)
-    when = f"with arch {spec.arch} and dtypes.rope_gmem {dtypes.rope_gmem}"
-    yield from must_be("dtypes.rope_mma", dtypes.rope_mma, dtypes.rope_gmem, when=when)
+    if spec.smem.layout == "seed":
+        when = f"with smem.layout seed and dtypes.rope_gmem {dtypes.rope_gmem}"
+        yield from must_be("dtypes.rope_mma", dtypes.rope_mma, dtypes.rope_gmem, when=when)
+    elif dtypes.rope_mma != dtypes.rope_gmem and spec.dims.rope > CONVERTED_ROPE:
+        yield Diagnostic(
+            code="unsupported",
+            field="dims.rope",
+            message=(
+                f"dims.rope is {spec.dims.rope}, this version makes kernels that convert rope for at most "
+                f"{CONVERTED_ROPE}"
+            ),
+            help=f"set dims.rope to at most {CONVERTED_ROPE}, or dtypes.rope_mma: e4m3",
+        )
     if spec.smem.layout == "seed":
         when_seed = "with smem.layout seed"
         yield from must_be("scales.v", scales.v, "none", "tensor", "head", when=when_seed)

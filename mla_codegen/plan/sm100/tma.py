@@ -29,7 +29,7 @@ def plan_tensor_maps(config: FA4Config) -> tuple[TensorMap, ...]:
     per_block = config.block_n // keys
     maps = (
         _tile("q_nope", operands.qkv, config.nope_depth, q_rows, 1, _ROWS),
-        _tile("q_rope", operands.rope_mma, config.rope_depth, q_rows, 1, _ROWS),
+        _tile("q_rope", operands.rope_gmem, config.rope_depth, q_rows, 1, _ROWS),
         _tile("k_nope", operands.qkv, config.nope_depth, keys, per_block, _ROWS),
         _tile("k_rope", operands.rope_gmem, config.rope_depth, keys, per_block, _SHARED_ROWS),
         _tile("v", operands.qkv, config.ov_depth, keys, per_block, _ROWS),
