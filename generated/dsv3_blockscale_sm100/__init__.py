@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "8a996f89ce15a581c0d781ac32ca60fc5c9a3d3135b2a4738f20a9cab11df23f"
+SOURCE_DIGEST = "e183a9ecc5d9b8e1f174d4032766116ae59cca7837e72ceeb7a13d512e0a5fc6"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

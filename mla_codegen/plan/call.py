@@ -101,6 +101,7 @@ def _scales(spec: Spec) -> list[tuple[str, str, tuple[str, ...], str]]:
         ("q_scale", scales.q, q_tokens, "heads", q),
         ("k_scale", scales.k, k_tokens, "kv_heads", k),
         ("v_scale", scales.v, k_tokens, "kv_heads", "v is"),
+        ("k_rope_scale", scales.rope_k, k_tokens, "1", "k_rope is"),
     )
     return [
         (name, form, _scale_axes(form, tokens, heads), f"what {scaled} multiplied by{_PER[form]}")

@@ -554,6 +554,7 @@ class Sm100Names:
     v_tile: str
     v_cursor: str
     rope_cursor: str
+    rope_scales: str
     first_v_slot: str
     helper: str
     k_full: str
@@ -597,6 +598,7 @@ class Sm100Features:
     one_ring: bool
     rope_ring: bool
     converts_rope: bool
+    scales_rope: bool
     shares_factors: bool
     q_dense: bool
     kv_dense: bool

@@ -89,6 +89,17 @@ FORMS: Mapping[str, dict[str, Any]] = {
         "dims": {"nope": 128, "rope": 48, "v": 192},
         "layout": _DENSE,
     },
+    "scaled_rope": {
+        "dtypes": {**_CONVERTED, "scale": "f32"},
+        "scales": {**_NO_SCALES, "rope_k": "token"},
+        "softmax": {"lse": "natural"},
+    },
+    "scaled_rope_dense": {
+        "dtypes": {**_CONVERTED, "scale": "f32"},
+        "scales": {**_NO_SCALES, "rope_k": "token"},
+        "dims": _GLM,
+        "layout": _DENSE,
+    },
     "converted_rope_of_e4m3": {"dtypes": {"rope_gmem": "e4m3", "rope_mma": "bf16"}},
     "seed_1q": {"smem": _SEED, "tile": {"block_m": 128}},
     "seed_single_o": {"smem": _SEED, "dims": _GLM},

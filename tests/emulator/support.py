@@ -82,6 +82,9 @@ def make_problem(
         arguments["q_scale"] = (0.5 + rng.random(total_q)).astype(np.float32)
         arguments["k_scale"] = (0.5 + rng.random(total_k + behind)).astype(np.float32)
         arguments["k_scale"][total_k:] = np.nan
+    if spec["scales"]["rope_k"] == "token":
+        arguments["k_rope_scale"] = (0.5 + rng.random(total_k + behind)).astype(np.float32)
+        arguments["k_rope_scale"][total_k:] = np.nan
     causal = spec["mask"] == "causal"
     return Problem(arguments=arguments, expected=reference(arguments, q_lens, kv_lens, causal=causal))
 
@@ -96,6 +99,7 @@ def reference(
     q = np.concatenate([values["q_nope"], values["q_rope"]], axis=2)
     q *= values.get("q_scale", np.ones(q.shape[0]))[:, None, None]
     k_scale = values.get("k_scale", np.ones(values["k_nope"].shape[0]))
+    values["k_rope"] *= values.get("k_rope_scale", np.ones(k_scale.size))[:, None]
     out = np.zeros(values["q_nope"].shape)
     q_begin = k_begin = 0
     for q_len, kv_len in zip(q_lens, kv_lens, strict=True):

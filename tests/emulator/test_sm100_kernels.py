@@ -72,12 +72,13 @@ def test_bits_of_a_sequence_are_those_that_it_has_alone(name: str) -> None:
     q_lens, kv_lens = (40, 0, 300, 128, 200), (90, 10, 290, 0, 600)
     together = make_problem(name, q_lens, kv_lens, 2).arguments
     whole = kernel_of(name).run(**together).out
+    keyed = ("k_nope", "k_rope", "v", "k_scale", "k_rope_scale")
     q, k = np.cumsum([0, *q_lens]), np.cumsum([0, *kv_lens])
     for index, (q_len, kv_len) in enumerate(zip(q_lens, kv_lens, strict=True)):
         rows, keys = slice(q[index], q[index + 1]), slice(k[index], k[index + 1])
         alone = {
             **{key: together[key][rows] for key in ("q_nope", "q_rope", "q_scale") if key in together},
-            **{key: together[key][keys] for key in ("k_nope", "k_rope", "v", "k_scale") if key in together},
+            **{key: together[key][keys] for key in keyed if key in together},
             "cu_seqlens_q": np.array([0, q_len], np.int32),
             "cu_seqlens_k": np.array([0, kv_len], np.int32),
             "max_seqlen_q": q_len,

@@ -79,7 +79,7 @@ arch: sm_103a
 dtypes: {qkv: e4m3, p: bf16, rope_gmem: e4m3, rope_mma: bf16, out: f16}
 dims: {nope: 128, rope: 64, v: 128}
 heads: {q: 128, group: 8}
-scales: {q: tensor, k: tensor, v: token, rope: raw, rope_k: token}
+scales: {q: tensor, k: tensor, v: token, rope: raw}
 mask: {prefix_lm: true}
 layout: {q: dense, kv: {paged: 64}, rope: {paged: 16}}
 pipeline: {qk_stages: 2, pv_stages: 4, kv_ring: unified, kv_stages: 3, v_stages: 2, v_raw_stages: 2}

@@ -222,6 +222,7 @@ def _features(body: Body, forms: Forms) -> Sm100Features:
         one_ring=body.ring.kind is not KvRing.SEPARATE,
         rope_ring=has_rope and body.ring.kind is KvRing.SHARED,
         converts_rope=names.converts(body),
+        scales_rope=forms.k_rope_scale != "none",
         shares_factors=_shares_factors(body),
         q_dense=forms.q_dense,
         kv_dense=forms.kv_dense,

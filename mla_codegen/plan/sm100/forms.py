@@ -19,6 +19,7 @@ class Forms:
     q_scale: str
     k_scale: str
     v_scale: str
+    k_rope_scale: str
     q_dense: bool
     kv_dense: bool
     group: int
@@ -74,6 +75,7 @@ def forms_of(spec: Spec, *, debug: bool) -> Forms:
         q_scale=spec.scales.q,
         k_scale=spec.scales.k,
         v_scale=spec.scales.v,
+        k_rope_scale=spec.scales.rope_k,
         q_dense=spec.layout.q == "dense",
         kv_dense=spec.layout.kv == "dense",
         group=spec.heads.group,

@@ -162,6 +162,7 @@ def words(body: Body, forms: Forms) -> Sm100Names:
         v_tile="v_tile" if separate else "kv_nope_tile",
         v_cursor="at.v" if separate else "at.k",
         rope_cursor="at.rope" if body.ring.kind is KvRing.SHARED else "at.k",
+        rope_scales=_rope_scales(forms),
         first_v_slot=_first_v_slot(body),
         helper="converter_warp" if converts(body) else "tail_warp",
         k_full=f"{k}_full",
@@ -179,6 +180,14 @@ def words(body: Body, forms: Forms) -> Sm100Names:
         output_factor=" * v_scale" if forms.scales_output else "",
         exp2_error=f"{EXP2_ERROR:.1e} of the value",
     )
+
+
+def _rope_scales(forms: Forms) -> str:
+    """Where the scales of K_rope start for a CTA; empty where there are none."""
+    if forms.k_rope_scale == "none":
+        return ""
+    batch = " + tile.sequence * params.k_rope_scale_batch_stride" if forms.kv_dense else ""
+    return f"params.k_rope_scale{batch}"
 
 
 def converts(body: Body) -> bool:

@@ -33,7 +33,10 @@ def device_primitives(
         "ld_shared_v4_u32": True,
         "st_shared_f32": True,
         "st_shared_v4_u32": True,
-        "ld_global_f32": forms.carries_scales or forms.folds_k_scale or forms.scales_output,
+        "ld_global_f32": forms.carries_scales
+        or forms.folds_k_scale
+        or forms.scales_output
+        or forms.k_rope_scale != "none",
         "ld_global_i32": not (forms.q_dense and forms.kv_dense),
         "st_global_f32": forms.lse != "none",
         "st_global_v4_u32": True,

@@ -48,7 +48,6 @@ def _dtype_faults(spec: Spec) -> Iterator[Diagnostic]:
         yield from must_be("scales.v", scales.v, "none", "tensor", "head", when=when_seed)
     if scales.rope is not None:
         yield from must_be("scales.rope", scales.rope, "prescaled", when=arch)
-    yield from must_be("scales.rope_k", scales.rope_k, "none", when=arch)
 
 
 def _layout_faults(spec: Spec) -> Iterator[Diagnostic]:
