@@ -6,6 +6,8 @@ import re
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mla_codegen.emulator.names import PlanNames
 from mla_codegen.errors import PlanError
@@ -171,3 +173,58 @@ def test_the_emulator_names_roles_and_barriers() -> None:
 def test_nothing_of_the_family_says_that_it_ran_on_hardware() -> None:
     for path in specs_folder().glob("*_sm100.yaml"):
         assert make_plan(load_spec(path)).validated == ("ptxas", "emulator")
+
+
+_DEPTHS = st.integers(1, 16).map(lambda count: 16 * count)
+_FORMS = st.sampled_from(["none", "tensor", "head", "token", "token_head"])
+
+
+@st.composite
+def drawn_specs(draw: st.DrawFn) -> dict[str, Any]:
+    """Specs of this family that the schema takes; whether a kernel can be made of them is to be seen."""
+    qkv = draw(st.sampled_from(["e4m3", "bf16", "f16"]))
+    stored = draw(st.sampled_from(["bf16", "f16", "e4m3"]))
+    consumed = draw(st.sampled_from(["bf16", "e4m3"])) if stored == "e4m3" else stored
+    rope = draw(st.integers(0, 8).map(lambda count: 16 * count))
+    scales = {side: draw(_FORMS) if qkv == "e4m3" else "none" for side in ("q", "k", "v")}
+    if rope and (scales["q"], scales["k"]) != ("none", "none"):
+        scales["rope"] = "prescaled"
+        if scales["k"] in ("head", "token_head"):
+            scales["k"] = "token"
+    return {
+        "name": "drawn",
+        "arch": draw(st.sampled_from(["sm_100a", "sm_100f", "sm_103a"])),
+        "dtypes": {
+            "qkv": qkv,
+            "rope_gmem": stored,
+            "rope_mma": consumed,
+            "out": draw(st.sampled_from(["bf16", "f16", "f32"])),
+        },
+        "dims": {"nope": draw(_DEPTHS), "rope": rope, "v": draw(_DEPTHS)},
+        "heads": {"group": draw(st.sampled_from([1, 2, 128]))},
+        "scales": scales,
+        "mask": draw(st.sampled_from(["full", "causal"])),
+        "layout": {side: draw(st.sampled_from(["ragged", "dense"])) for side in ("q", "kv")},
+        "tile": {"block_m": draw(st.sampled_from(["auto", 128, 256]))},
+        "smem": {"layout": draw(st.sampled_from(["auto", "seed"]))},
+        "softmax": {"lse": draw(st.sampled_from(["none", "natural", "log2"]))},
+    }
+
+
+@settings(max_examples=300, deadline=None)
+@given(drawn_specs())
+def test_every_spec_is_planned_within_the_limits_or_refused(data: dict[str, Any]) -> None:
+    try:
+        made = make_plan(Spec.from_mapping(data))
+    except PlanError as error:
+        assert all(fault.field and fault.help for fault in error.diagnostics)
+        return
+    assert Plan.from_json(made.to_json()) == made
+    for body in variant(made).bodies:
+        assert body.smem.sizeof_bytes <= variant(made).launch.smem_bytes <= 232448
+        assert body.tmem.used_cols <= body.tmem.alloc_cols <= 512
+        assert named_once(body) and body.num_mbars <= 64
+        stages = next(item.value for item in body.smem.constants if item.name == "num_kv_stages")
+        assert stages >= 2
+    source = render(made)
+    assert not [line for line in source.splitlines() if len(line) > 110]
