@@ -42,7 +42,7 @@ from mla_codegen.torch_views import host_view
 
 _INPUTS = (
     "str kernel, Tensor q_nope, Tensor? q_rope, Tensor k_nope, Tensor? k_rope, Tensor v, *, "
-    "Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None, "
+    "Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None, Tensor? k_rope_scale=None, "
     "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
     "SymInt? max_seqlen_q=None, float? softmax_scale=None"
 )
@@ -185,10 +185,13 @@ def _launch(known: _Registered, call: _Call) -> None:
     if known.is_emulated:
         inputs = [host_view(name, one) for name, one in zip(INPUT_NAMES, inputs, strict=True)]
         outputs = [host_view(name, one) for name, one in zip(_OUTPUT_NAMES, outputs, strict=False)]
-    q_nope, q_rope, k_nope, k_rope, v, q_scale, k_scale, v_scale, cu_seqlens_q, cu_seqlens_k = inputs
+    (
+        q_nope, q_rope, k_nope, k_rope, v,
+        q_scale, k_scale, v_scale, k_rope_scale, cu_seqlens_q, cu_seqlens_k,
+    ) = inputs  # fmt: skip
     known.kernel(
         q_nope, q_rope, k_nope, k_rope, v,
-        q_scale=q_scale, k_scale=k_scale, v_scale=v_scale,
+        q_scale=q_scale, k_scale=k_scale, v_scale=v_scale, k_rope_scale=k_rope_scale,
         cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
         max_seqlen_q=call.max_seqlen_q, softmax_scale=call.softmax_scale,
         out=outputs[0], lse=outputs[1] if len(outputs) > 1 else None,
@@ -209,6 +212,7 @@ def _returning(start: _Start, *, with_lse: bool) -> Callable[..., Tensor | tuple
         q_scale: Tensor | None = None,
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
+        k_rope_scale: Tensor | None = None,
         cu_seqlens_q: Tensor | None = None,
         cu_seqlens_k: Tensor | None = None,
         max_seqlen_q: int | None = None,
@@ -223,7 +227,8 @@ def _returning(start: _Start, *, with_lse: bool) -> Callable[..., Tensor | tuple
             )
         call = _Call(
             inputs=(
-                q_nope, q_rope, k_nope, k_rope, v, q_scale, k_scale, v_scale, cu_seqlens_q, cu_seqlens_k
+                q_nope, q_rope, k_nope, k_rope, v,
+                q_scale, k_scale, v_scale, k_rope_scale, cu_seqlens_q, cu_seqlens_k,
             ),
             max_seqlen_q=max_seqlen_q,
             softmax_scale=softmax_scale,
@@ -249,6 +254,7 @@ def _writing(start: _Start) -> Callable[..., None]:
         q_scale: Tensor | None = None,
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
+        k_rope_scale: Tensor | None = None,
         cu_seqlens_q: Tensor | None = None,
         cu_seqlens_k: Tensor | None = None,
         max_seqlen_q: int | None = None,
@@ -265,7 +271,8 @@ def _writing(start: _Start) -> Callable[..., None]:
             )
         call = _Call(
             inputs=(
-                q_nope, q_rope, k_nope, k_rope, v, q_scale, k_scale, v_scale, cu_seqlens_q, cu_seqlens_k
+                q_nope, q_rope, k_nope, k_rope, v,
+                q_scale, k_scale, v_scale, k_rope_scale, cu_seqlens_q, cu_seqlens_k,
             ),
             max_seqlen_q=max_seqlen_q,
             softmax_scale=softmax_scale,

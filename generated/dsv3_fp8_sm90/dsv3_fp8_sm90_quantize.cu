@@ -166,7 +166,6 @@ __device__ __forceinline__ float fma_f32(float a, float b, float c) { return __f
 __device__ __forceinline__ float max_f32(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ float nan_f32() { return __int_as_float(0x7fffffff); }
 __device__ __forceinline__ float infinity_f32() { return __int_as_float(0x7f800000); }
-
 }  // namespace mla
 #else
 #include "mla_host_model.hpp"  // the CPU emulator's twins of the primitives: same names, same signatures

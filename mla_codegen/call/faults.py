@@ -18,6 +18,7 @@ _FIELDS = {
     "q_scale": ("scales.q", "none", "leave q_scale out, or declare scales.q"),
     "k_scale": ("scales.k", "none", "leave k_scale out, or declare scales.k"),
     "v_scale": ("scales.v", "none", "leave v_scale out, or declare scales.v"),
+    "k_rope_scale": ("scales.rope_k", "none", "leave k_rope_scale out, or declare scales.rope_k"),
     "cu_seqlens_q": ("layout.q", "dense", "leave cu_seqlens_q out, or declare layout.q: ragged"),
     "cu_seqlens_k": ("layout.kv", "dense", "leave cu_seqlens_k out, or declare layout.kv: ragged"),
     "lse": ("softmax.lse", "none", "leave lse out, or declare softmax.lse"),

@@ -20,6 +20,7 @@ INPUT_NAMES = (
     "q_scale",
     "k_scale",
     "v_scale",
+    "k_rope_scale",
     "cu_seqlens_q",
     "cu_seqlens_k",
 )

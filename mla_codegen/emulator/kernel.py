@@ -128,6 +128,7 @@ class EmulatedKernel:
         q_scale: np.ndarray | None = None,
         k_scale: np.ndarray | None = None,
         v_scale: np.ndarray | None = None,
+        k_rope_scale: np.ndarray | None = None,
         cu_seqlens_q: np.ndarray | None = None,
         cu_seqlens_k: np.ndarray | None = None,
         max_seqlen_q: int | None = None,
@@ -140,6 +141,7 @@ class EmulatedKernel:
         """Attention of the queries over the keys; the call of the GPU kernel, `stream` means nothing here."""
         report = self.run(
             q_nope, q_rope, k_nope, k_rope, v, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale,
+            k_rope_scale=k_rope_scale,
             cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q,
             softmax_scale=softmax_scale, out=out, lse=lse, check=check,
         )  # fmt: skip
@@ -167,6 +169,7 @@ class EmulatedKernel:
         q_scale: np.ndarray | None = None,
         k_scale: np.ndarray | None = None,
         v_scale: np.ndarray | None = None,
+        k_rope_scale: np.ndarray | None = None,
         cu_seqlens_q: np.ndarray | None = None,
         cu_seqlens_k: np.ndarray | None = None,
         max_seqlen_q: int | None = None,
@@ -200,7 +203,7 @@ class EmulatedKernel:
             _check_count(name, count)
         given = {
             "q_nope": q_nope, "q_rope": q_rope, "k_nope": k_nope, "k_rope": k_rope, "v": v,
-            "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
+            "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "k_rope_scale": k_rope_scale,
             "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "out": out, "lse": lse,
         }  # fmt: skip
         call = check_call(self._rules, self._variant, given, max_seqlen_q, softmax_scale)

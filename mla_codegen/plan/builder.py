@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from mla_codegen import digest
 from mla_codegen.arch import ARCHS, ArchLimits
-from mla_codegen.errors import Diagnostic, PlanError
 from mla_codegen.plan import barriers, call, checks, constants, mma, roles, smem, text, tma
 from mla_codegen.plan.choices import tile_choices
 from mla_codegen.plan.model import (
@@ -33,8 +31,9 @@ from mla_codegen.plan.registers import (
     split_registers,
 )
 from mla_codegen.plan.scales import placed_scales, scale_names, score_factors
+from mla_codegen.plan.sm100 import builder as sm100
 from mla_codegen.plan.smem_faults import smem_faults
-from mla_codegen.plan.support import ARCHES, unsupported
+from mla_codegen.plan.support import raise_if, unsupported
 from mla_codegen.plan.tiles import (
     E4M3_LARGEST,
     LAZY_SUM_GOAL,
@@ -71,16 +70,18 @@ def make_plan(spec: Spec, *, debug: bool = False) -> Plan:
     PlanError with every diagnostic found, each at the place of its field in the spec's file.
     """
     limits = ARCHS[spec.arch]
+    if limits.family == "blackwell":
+        return sm100.make_plan(spec, debug=debug)
     tiles, faults = resolve_tiles(spec)
     refused = unsupported(spec)
     if refused:
-        _raise_if(spec, refused + (faults if spec.arch in ARCHES else ()))
-    _raise_if(spec, faults)  # the tiles are not those asked for: whether they fit says nothing
+        raise_if(spec, refused + faults)
+    raise_if(spec, faults)  # the tiles are not those asked for: whether they fit says nothing
     tiles, memory = _fit(spec, tiles, limits)
     asked = _asked(spec)
     faults = register_faults(tiles, limits, asked=asked)
     faults += smem_faults(memory, tiles, arch=spec.arch, asked=asked)
-    _raise_if(spec, faults)
+    raise_if(spec, faults)
     registers = split_registers(tiles, limits)
     arguments = call.plan_arguments(spec)
     variant = _variant(spec, tiles, memory, registers, arguments, debug=debug)
@@ -156,7 +157,7 @@ def _variant(
         out_conversion="none" if tiles.out == "f32" else f"cvt_{tiles.out}x2",
         v_transposed_chunks=chunks,
         tensor_maps=maps,
-        params=call.plan_params(spec, arguments),
+        params=call.plan_params(spec, arguments, runs_of_heads=True),
         launch=_launch(tiles, memory, registers, spec.schedule.persistent),
         smem_table=text.smem_table(memory),
         role_table=text.role_table(role_list),
@@ -193,7 +194,7 @@ def _plan(
         spec_digest=digest.short(mapping),
         spec=mapping,
         validated=validated(spec),
-        formula=text.formula(spec, tiles),
+        formula=text.formula(spec, lift_log2=tiles.lift_log2, scales_p=tiles.scales_p),
         choices=tile_choices(spec, tiles),
         arch_guard="defined(__CUDA_ARCH_FEAT_SM90_ALL)",
         arch_guard_message="this source is for sm_90a: compile it with -arch=sm_90a",
@@ -323,19 +324,7 @@ def _head_names(tiles: Tiles) -> HeadNames:
     scaled = (("q_full", tiles.scales_rows), ("k_full", tiles.scales_keys))
     return HeadNames(
         kv_head=tiles.kv_head,
-        q_begin=_first_token("query", dense=tiles.q_dense),
-        k_begin=_first_token("key", dense=tiles.kv_dense),
+        q_begin=text.first_token("query", dense=tiles.q_dense),
+        k_begin=text.first_token("key", dense=tiles.kv_dense),
         scale_arrivals=" and ".join(name for name, carried in scaled if carried),
     )
-
-
-def _first_token(kind: str, *, dense: bool) -> str:
-    if dense:
-        return "0: the sequence is a coordinate of its own"
-    return f"first token of the sequence in the {kind} tensors"
-
-
-def _raise_if(spec: Spec, faults: Iterable[Diagnostic]) -> None:
-    located = tuple(spec.locate(fault) for fault in faults)
-    if located:
-        raise PlanError(located)

@@ -101,6 +101,7 @@ def _scales(spec: Spec) -> list[tuple[str, str, tuple[str, ...], str]]:
         ("q_scale", scales.q, q_tokens, "heads", q),
         ("k_scale", scales.k, k_tokens, "kv_heads", k),
         ("v_scale", scales.v, k_tokens, "kv_heads", "v is"),
+        ("k_rope_scale", scales.rope_k, k_tokens, "1", "k_rope is"),
     )
     return [
         (name, form, _scale_axes(form, tokens, heads), f"what {scaled} multiplied by{_PER[form]}")
@@ -113,7 +114,9 @@ def _scale_axes(form: str, tokens: tuple[str, ...], heads: str) -> tuple[str, ..
     return axes.get(form, ())
 
 
-def plan_params(spec: Spec, arguments: tuple[Argument, ...]) -> tuple[ParamField, ...]:
+def plan_params(
+    spec: Spec, arguments: tuple[Argument, ...], *, runs_of_heads: bool = False
+) -> tuple[ParamField, ...]:
     """Members of ``Params``; strides are 0 along an axis that a scale does not have."""
     axes = {argument.name: argument.axes for argument in arguments}
     fields = [_field("u8*", "out", f"[{', '.join((*axes['out'][:-1], 'kOvDepth'))}]")]
@@ -129,8 +132,9 @@ def plan_params(spec: Spec, arguments: tuple[Argument, ...]) -> tuple[ParamField
     if spec.layout.kv == "dense":
         fields.append(_field("i32", "kv_len", "keys of every sequence"))
     fields.append(_field("i32", "query_tiles", "tiles of the longest sequence that is allowed"))
-    fields.append(_field("i32", "run_heads", "heads that a CTA goes through, one after the other"))
-    fields.append(_field("i32", "head_runs", "CTAs that it takes for all heads"))
+    if runs_of_heads:
+        fields.append(_field("i32", "run_heads", "heads that a CTA goes through, one after the other"))
+        fields.append(_field("i32", "head_runs", "CTAs that it takes for all heads"))
     fields += _steps(axes)
     scaled = [(name, form) for name, form, _, _ in _scales(spec) if form != "none"]
     fields += [_field("const float*", name, f"[{', '.join(axes[name])}]") for name, _ in scaled]

@@ -67,12 +67,13 @@ def plan_constants(
     return tuple(groups)
 
 
-def _as_f32(value: float) -> float:
+def as_f32(value: float) -> float:
     """The nearest fp32 number: a literal with more digits is a compiler's warning."""
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
-def _group(title: str, *constants: tuple[str, str, object, str]) -> ConstantGroup:
+def group(title: str, *constants: tuple[str, str, object, str]) -> ConstantGroup:
+    """Constants by type, name, value and meaning."""
     return ConstantGroup(
         title=title,
         constants=tuple(
@@ -83,7 +84,7 @@ def _group(title: str, *constants: tuple[str, str, object, str]) -> ConstantGrou
 
 
 def _shape(tiles: Tiles) -> ConstantGroup:
-    return _group(
+    return group(
         "Shape",
         ("i32", "kBlockM", tiles.block_m, "query rows per CTA"),
         ("i32", "kBlockN", tiles.block_n, "keys per step"),
@@ -103,7 +104,7 @@ def _threads(tiles: Tiles, registers: Registers, roles: tuple[Role, ...]) -> Con
         ("u32", role.end_constant, role.first_warp + role.num_warps, f"first warp after the {role.name} role")
         for role in roles[:-1]
     ]
-    return _group(
+    return group(
         "Threads",
         ("u32", "kNumThreads", num_threads(tiles), "per CTA: the producer warpgroup and the consumers"),
         ("u32", "kNumConsumers", tiles.consumers, "consumer warpgroups"),
@@ -132,7 +133,7 @@ def _threads(tiles: Tiles, registers: Registers, roles: tuple[Role, ...]) -> Con
 def _rings(tiles: Tiles) -> ConstantGroup:
     raw = [("u32", "kVRawStages", tiles.v_raw_stages, "slots of raw V")] if tiles.transposes_v else []
     kind = "transposed V" if tiles.fp8 else "V"
-    return _group(
+    return group(
         "Rings",
         ("u32", "kKStages", tiles.k_stages, "slots of K"),
         ("u32", "kVStages", tiles.v_stages, f"slots of {kind}"),
@@ -150,7 +151,7 @@ def _chunks(tiles: Tiles) -> ConstantGroup:
             rows.append(
                 ("u32", "kVChunkGroups", tiles.v_row.width_bytes // 32, "groups of 32 columns in a chunk")
             )
-    return _group("Chunks: tiles lie in columns of one swizzle width", *rows)
+    return group("Chunks: tiles lie in columns of one swizzle width", *rows)
 
 
 def _chunk_rows(name: str, row: RowChunks, what: str) -> list[tuple[str, str, object, str]]:
@@ -203,7 +204,7 @@ def _bytes(tiles: Tiles, tx_bytes: TxBytes) -> ConstantGroup:
         ("i64", "kOutBytes", tiles.out_bytes, "per output element"),
         ("u32", "kOutRowUnits", tiles.ov_depth * tiles.out_bytes // unit, "stores per output row"),
     ]
-    return _group("Bytes", *rows)
+    return group("Bytes", *rows)
 
 
 def _transposed(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantGroup:
@@ -234,7 +235,7 @@ def _transposed(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantG
             ("u32", f"{chunk.prefix}FirstStep", chunk.first_step, "wgmma step along K at which it starts"),
             ("u32", f"{chunk.prefix}Steps", chunk.steps, "wgmma steps along K"),
         ]
-    return _group("Transposed V", *rows)
+    return group("Transposed V", *rows)
 
 
 def _registers(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantGroup:
@@ -246,7 +247,7 @@ def _registers(tiles: Tiles, chunks: tuple[VTransposedChunk, ...]) -> ConstantGr
             ("u32", "kPvSteps", tiles.block_n // 16, "wgmma steps of P*V along the keys"),
             ("u32", "kPvStepBytes", 16 * width, f"16 keys * {width}"),
         ]
-    return _group(
+    return group(
         "Registers and matrix descriptors",
         ("int", "kScoreRegs", tiles.score_registers, "fp32 of S per thread: 64 * kBlockN / 128"),
         ("int", "kOutputRegs", tiles.output_registers, "fp32 of O per thread: 64 * kOvDepth / 128"),
@@ -262,7 +263,7 @@ def _numbers(lse: str, tiles: Tiles) -> ConstantGroup:
     smallest = float(2.0**SMALLEST_FACTOR_LOG2).hex()
     smallest_v_scale = float(2.0**SMALLEST_V_SCALE_LOG2).hex()
     stride = WARPGROUP_THREADS * MASTER_VECTOR_BYTES
-    return _group(
+    return group(
         "Numbers",
         ("float", "kLiftLog2", f"{lift.hex()}f", f"{lift:g}: log2 of what P is multiplied by, at most"),
         (
@@ -271,7 +272,7 @@ def _numbers(lse: str, tiles: Tiles) -> ConstantGroup:
             f"{smallest}f",
             f"2^{SMALLEST_FACTOR_LOG2}: stands in for a factor of 0",
         ),
-        *_lse_number(lse),
+        *lse_number(lse),
         *(
             [
                 (
@@ -311,11 +312,12 @@ def _lazy_numbers(tiles: Tiles) -> list[tuple[str, str, object, str]]:
     ]
 
 
-def _lse_number(lse: str) -> list[tuple[str, str, object, str]]:
+def lse_number(lse: str) -> list[tuple[str, str, object, str]]:
+    """What turns a logarithm to base 2 into the LSE; nothing where there is none."""
     if lse == "none":
         return []
     factor = math.log(2.0) if lse == "natural" else 1.0
     meaning = (
         "ln 2: the LSE is a natural logarithm" if lse == "natural" else "the LSE is a logarithm to base 2"
     )
-    return [("float", "kLsePerLog2", f"{_as_f32(factor).hex()}f", meaning)]
+    return [("float", "kLsePerLog2", f"{as_f32(factor).hex()}f", meaning)]

@@ -440,6 +440,275 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """A tile or buffer inside a field: ``count`` of them, ``stride_bytes`` apart, from ``offset_bytes`` on.
+
+    ``offset_bytes`` counts from the start of the struct. ``alias_of`` names the field whose bytes it takes
+    over, empty where it has its own; ``live`` says from when to when, and so why an alias is safe.
+    """
+
+    name: str
+    field: str
+    offset_bytes: int
+    size_bytes: int
+    count: int
+    stride_bytes: int
+    swizzle_bytes: int
+    content: str
+    live: str
+    alias_of: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TmemRegion:
+    """Columns ``first_col`` to ``first_col + cols - 1`` of all 128 lanes; a lane is a query row.
+
+    ``alias_of`` is the region whose first columns this one overlays, empty where it overlays none; ``live``
+    says why that is safe.
+    """
+
+    name: str
+    first_col: int
+    cols: int
+    dtype: str
+    content: str
+    live: str
+    alias_of: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TmemMap:
+    """``used_cols`` end at the last region, ``alloc_cols`` are asked for: a power of two."""
+
+    regions: tuple[TmemRegion, ...]
+    used_cols: int
+    alloc_cols: int
+    limit_cols: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """One chain of tcgen05.mma into one accumulator: ``steps`` instructions of ``m`` x ``n`` x ``k``.
+
+    ``a`` and ``b`` name regions of shared memory or, for P, of tensor memory. ``clears`` says that the first
+    step overwrites the accumulator, where the chain is the first one of its block. ``instruction_descriptor``
+    has the 32 bits of the instruction's last operand.
+    """
+
+    name: str
+    kind: str
+    m: int
+    n: int
+    k: int
+    steps: int
+    a: str
+    b: str
+    b_mn_major: bool
+    clears: bool
+    instruction_descriptor: int
+    comment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionNames:
+    """How the source calls a region: ``<name>_tile(index)``, from two constants."""
+
+    name: str
+    field: str
+    offset_constant: str
+    stride_constant: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarrierNames:
+    """How the source calls mbarriers: ``function(parameter)`` is ``index`` after the one called ``first``."""
+
+    function: str
+    parameter: str
+    first: str
+    index: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleTexts:
+    """A text for each role of a Blackwell kernel."""
+
+    load: str
+    tail: str
+    mma: str
+    correction: str
+    softmax: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sm100Mma:
+    """Stems of the wrappers that the products use; ``rope`` is empty where there is none."""
+
+    nope: str
+    rope: str
+    pv: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sm100Names:
+    """Words that role functions of a Blackwell kernel are made of.
+
+    Tiles and barriers of K_nope and V, which are the same where the two share a ring; the cursor of V, the
+    buffer of a K_rope and the slot of the first V; conversions of P and of the output; columns of O that a
+    thread handles at a time; what is in the factors of softmax and of the output; the polynomial's error.
+    """
+
+    k_nope_tile: str
+    v_tile: str
+    v_cursor: str
+    rope_cursor: str
+    rope_scales: str
+    first_v_slot: str
+    helper: str
+    k_full: str
+    k_empty: str
+    v_full: str
+    v_empty: str
+    p_conversion: str
+    out_conversion: str
+    o_group_cols: str
+    softmax_factor: str
+    row_factor: str
+    row_offset: str
+    output_factor: str
+    exp2_error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sm100Partials:
+    """Which template prints each part of a body that has alternatives."""
+
+    sides: str
+    load_q_rope: str
+    load_k_rope: str
+    helper_warps: str
+    copy_tile: str
+    load_order: str
+    mma_order: str
+    correction_order: str
+    softmax_order: str
+    exponentiate: str
+    store_p: str
+    fetch_output: str
+    stage_output: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sm100Features:
+    """Yes-or-no questions that templates of a Blackwell kernel may ask around whole statements."""
+
+    has_rope: bool
+    one_ring: bool
+    rope_ring: bool
+    converts_rope: bool
+    scales_rope: bool
+    shares_factors: bool
+    q_dense: bool
+    kv_dense: bool
+    counts_sequences: bool
+    groups_heads: bool
+    carries_scales: bool
+    scales_rows: bool
+    scales_columns: bool
+    folds_k_scale: bool
+    scales_p: bool
+    scales_output: bool
+    scales_keys: bool
+    releases_early: bool
+    writes_lse: bool
+    causal: bool
+    debug: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sm100Body:
+    """One way through a Blackwell kernel, 2Q or 1Q, in a namespace of its own inside of the variant's.
+
+    The ``*_table`` and ``schedule`` lines are its part of the plan comment.
+    """
+
+    name: str
+    title: str
+    features: Sm100Features
+    partials: Sm100Partials
+    names: Sm100Names
+    heads: HeadNames
+    scales: ScaleNames
+    mma: Sm100Mma
+    waits: RoleTexts
+    signals: RoleTexts
+    constants: tuple[ConstantGroup, ...]
+    smem: Smem
+    seed_sizeof_bytes: int
+    smem_regions: tuple[Region, ...]
+    regions: tuple[RegionNames, ...]
+    tmem: TmemMap
+    mbarriers: tuple[Mbarrier, ...]
+    barrier_accessors: tuple[BarrierNames, ...]
+    num_mbars: int
+    named_barriers: tuple[NamedBarrier, ...]
+    roles: tuple[Role, ...]
+    products: tuple[Product, ...]
+    smem_table: tuple[str, ...]
+    region_table: tuple[str, ...]
+    tmem_table: tuple[str, ...]
+    role_table: tuple[str, ...]
+    barrier_table: tuple[str, ...]
+    schedule: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sm100EntryPartials:
+    """The same as Sm100Partials for what all bodies share."""
+
+    visible_keys: str
+    run: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sm100Variant:
+    """One kernel of the file of a Blackwell target: an entry, and the bodies that a CTA of it may run.
+
+    What a body has of its own is read off the first one, which runs long sequences.
+    """
+
+    name: str
+    namespace: str
+    entry: str
+    features: Sm100Features
+    partials: Sm100EntryPartials
+    constants: tuple[ConstantGroup, ...]
+    heads: HeadNames
+    placed_scales: tuple[ScaleArray, ...]
+    p_rounding: PRounding
+    tensor_maps: tuple[TensorMap, ...]
+    params: tuple[ParamField, ...]
+    launch: Launch
+    bodies: tuple[Sm100Body, ...]
+
+    @property
+    def smem(self) -> Smem:
+        return self.bodies[0].smem
+
+    @property
+    def mbarriers(self) -> tuple[Mbarrier, ...]:
+        return self.bodies[0].mbarriers
+
+    @property
+    def named_barriers(self) -> tuple[NamedBarrier, ...]:
+        return self.bodies[0].named_barriers
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return self.bodies[0].roles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """All of one generated file."""
 
@@ -459,7 +728,7 @@ class Plan:
     mma_families: tuple[MmaFamily, ...]
     mma_atoms: tuple[MmaAtom, ...]
     arguments: tuple[Argument, ...]
-    variants: tuple[Variant, ...]
+    variants: tuple[Variant | Sm100Variant, ...]
     source_digest: str | None = None
 
     def __post_init__(self) -> None:
@@ -526,5 +795,15 @@ def _build(annotation: Any, value: Any) -> Any:
         item = typing.get_args(annotation)[0]
         return tuple(_build(item, entry) for entry in value)
     if typing.get_origin(annotation) is types.UnionType and value is not None:
-        return _build(typing.get_args(annotation)[0], value)
+        return _build(_alternative(typing.get_args(annotation), value), value)
     return value
+
+
+def _alternative(annotations: tuple[Any, ...], value: Any) -> Any:
+    """The dataclass of a union that has just these keys; the first one where none has."""
+    for annotation in annotations:
+        if dataclasses.is_dataclass(annotation) and isinstance(value, Mapping):
+            names = {field.name for field in dataclasses.fields(annotation)}
+            if names == set(value):
+                return annotation
+    return annotations[0]

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from mla_codegen.plan.model import Factors, ScaleArray, ScaleNames
 from mla_codegen.plan.tiles import Tiles
 
 
-def placed_scales(tiles: Tiles) -> tuple[ScaleArray, ...]:
+class ScaleForms(Protocol):
+    """What says which scales there are and how they lie: the tiles of a plan, of any architecture."""
+
+    @property
+    def q_scale(self) -> str: ...
+    @property
+    def k_scale(self) -> str: ...
+    @property
+    def v_scale(self) -> str: ...
+    @property
+    def q_dense(self) -> bool: ...
+    @property
+    def kv_dense(self) -> bool: ...
+    @property
+    def kv_head(self) -> str: ...
+
+
+def placed_scales(tiles: ScaleForms) -> tuple[ScaleArray, ...]:
     """The scales of which a CTA does not start with the first, in the order of the call."""
     rows = (
         ("q_scale", tiles.q_scale, tiles.q_dense, "tile.head"),
@@ -17,7 +36,7 @@ def placed_scales(tiles: Tiles) -> tuple[ScaleArray, ...]:
     return tuple(array for array in arrays if array.offsets)
 
 
-def scale_names(tiles: Tiles) -> ScaleNames:
+def scale_names(tiles: ScaleForms) -> ScaleNames:
     """How the source says where the scales of a CTA start."""
     placed = {array.name: f"{array.function}(params, tile)" for array in placed_scales(tiles)}
     return ScaleNames(

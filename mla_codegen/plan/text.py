@@ -17,12 +17,12 @@ def smem_table(smem: Smem) -> tuple[str, ...]:
     for field in smem.fields:
         rows.append((str(field.offset_bytes), str(field.size_bytes), field.name, f"live {field.live}"))
     rows.append((str(smem.used_bytes), "", "end", f"sizeof {smem.sizeof_bytes}"))
-    return _columns(rows)
+    return columns(rows)
 
 
 def role_table(roles: tuple[Role, ...]) -> tuple[str, ...]:
     """Warps, registers, duty and barriers of each role."""
-    lines = _columns(
+    lines = columns(
         [("role", "warps", "threads", "registers", "does")]
         + [
             (
@@ -35,7 +35,7 @@ def role_table(roles: tuple[Role, ...]) -> tuple[str, ...]:
             for role in roles
         ]
     )
-    waits = _columns(
+    waits = columns(
         [("role", "waits on", "signals"), *((role.name, role.waits_on, role.signals) for role in roles)]
     )
     return (*lines, *waits)
@@ -55,15 +55,15 @@ def barrier_table(mbarriers: tuple[Mbarrier, ...], named: tuple[NamedBarrier, ..
                 barrier.waits,
             )
         )
-    return (*_columns(rows), *(f"{item.name} (bar {item.id}): {item.comment}" for item in named))
+    return (*columns(rows), *(f"{item.name} (bar {item.id}): {item.comment}" for item in named))
 
 
-def formula(spec: Spec, tiles: Tiles) -> tuple[str, ...]:
-    """What the kernel computes."""
+def formula(spec: Spec, *, lift_log2: float, scales_p: bool) -> tuple[str, ...]:
+    """What the kernel computes; P is lifted by up to 2^lift_log2, and may have the scales of V in it."""
     mask = "j <= i + kv_len - q_len, else hidden" if spec.mask == "causal" else "every key is visible"
     p_type = spec.dtypes.qkv
-    lift = f" after multiplication by up to 2^{tiles.lift_log2:g}" if p_type == "e4m3" else ""
-    if tiles.scales_p:
+    lift = f" after multiplication by up to 2^{lift_log2:g}" if p_type == "e4m3" else ""
+    if scales_p:
         lift = f", with v_scale in it,{lift}"
     index = {"none": "", "tensor": "", "head": "[h]", "token": "[j]", "token_head": "[j,h]"}
     v_scale = "" if spec.scales.v == "none" else f" * v_scale{index[spec.scales.v]}"
@@ -92,10 +92,17 @@ def _scale_names(spec: Spec) -> list[str]:
     return [name + index[form].format(token) for name, form, token in forms if form != "none"]
 
 
+def first_token(kind: str, *, dense: bool) -> str:
+    """What the first token of a CTA is counted from."""
+    if dense:
+        return "0: the sequence is a coordinate of its own"
+    return f"first token of the sequence in the {kind} tensors"
+
+
 def schedule(tiles: Tiles) -> tuple[str, ...]:
     """A column per role, rows in time."""
     rows = _turns_schedule(tiles) if tiles.fp8 else _ping_pong_schedule()
-    lines = list(_columns(rows))
+    lines = list(columns(rows))
     if tiles.flush_blocks:
         when = f"Every {tiles.flush_blocks} blocks" if tiles.lazy_softmax else "In every unmasked block"
         lines.append(f"{when} the consumers flush O to its master in shared memory.")
@@ -162,7 +169,7 @@ def _warps(role: Role) -> str:
     return str(last) if role.num_warps == 1 else f"{role.first_warp}-{last}"
 
 
-def _columns(rows: list[tuple[str, ...]]) -> tuple[str, ...]:
+def columns(rows: list[tuple[str, ...]]) -> tuple[str, ...]:
     """Left-aligned columns, two blanks apart, without trailing blanks."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return tuple(

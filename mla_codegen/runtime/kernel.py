@@ -55,6 +55,7 @@ class Kernel:
         q_scale: Array | None = None,
         k_scale: Array | None = None,
         v_scale: Array | None = None,
+        k_rope_scale: Array | None = None,
         cu_seqlens_q: Array | None = None,
         cu_seqlens_k: Array | None = None,
         max_seqlen_q: int | None = None,
@@ -74,7 +75,10 @@ class Kernel:
         of the library that q_nope comes from. An output that is not passed is allocated by that library, on
         its current stream; one that is passed must not share memory with an input, which nothing checks.
         """
-        inputs = (q_nope, q_rope, k_nope, k_rope, v, q_scale, k_scale, v_scale, cu_seqlens_q, cu_seqlens_k)
+        inputs = (
+            q_nope, q_rope, k_nope, k_rope, v,
+            q_scale, k_scale, v_scale, k_rope_scale, cu_seqlens_q, cu_seqlens_k,
+        )  # fmt: skip
         arguments = (*inputs, out, lse, max_seqlen_q, softmax_scale)
         if out is not None and not check and self._warm.launch(arguments, stream):
             return out if lse is None else (out, lse)

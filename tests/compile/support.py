@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mla_codegen.build import plan_files
 from mla_codegen.errors import CompileError
-from mla_codegen.plan.model import Plan, Variant
+from mla_codegen.plan.model import Plan, Sm100Variant, Variant
 from mla_codegen.render import render
 from mla_codegen.resources import specs_folder
 from mla_codegen.runtime.cubin import check_against_plan
@@ -22,6 +22,9 @@ from mla_codegen.runtime.packing import params_layout
 
 SPECS = {path.stem: path for path in sorted(specs_folder().glob("*.yaml"))}
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/ +(?:@!?U?P\w+ +)?([^;]*?) *;")
+HOPPER = tuple(name for name in SPECS if name.endswith("_sm90"))
+BLACKWELL = tuple(name for name in SPECS if name.endswith("_sm100"))
+BLACKWELL_ARCHS = ("sm_100a", "sm_100f", "sm_103a")
 _OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/ +(?:@!?U?P\w+ +)?([A-Z][A-Z0-9_.]*)")
 
 
@@ -43,10 +46,10 @@ def planned(name: str, *, debug: bool = False) -> tuple[Plan, str]:
 
 
 @functools.cache
-def compiled(name: str, *, debug: bool = False) -> CompileResult:
-    """The cubin of a shipped spec; a debug build may spill."""
+def compiled(name: str, *, arch: str | None = None, debug: bool = False) -> CompileResult:
+    """The cubin of a shipped spec for its arch or another one of its family; a debug build may spill."""
     plan, source = planned(name, debug=debug)
-    return compile_source(source, arch=plan.arch, name=name, strict=not debug)
+    return compile_source(source, arch=arch or plan.arch, name=name, strict=not debug)
 
 
 def compile_errors(source: str, *, arch: str) -> str:
@@ -86,14 +89,14 @@ def opcodes(cubin: Path, cuobjdump: Path) -> Counter[str]:
     return Counter(_OPCODE.findall(done.stdout))
 
 
-def assert_as_planned(variant: Variant, result: CompileResult) -> None:
+def assert_as_planned(variant: Variant | Sm100Variant, result: CompileResult, *, sm: int = 90) -> None:
     """Figures and cubin against the plan, number by number."""
     figures, launch = result.entry(variant.entry), variant.launch
     assert (figures.spill_store_bytes, figures.spill_load_bytes, figures.stack_bytes) == (0, 0, 0)
     assert (figures.registers, figures.barriers) == (launch.launch_registers, launch.reported_barriers)
     assert figures.static_smem_bytes == 0
     entry = read_cubin(result.cubin)[variant.entry]
-    assert (entry.sm, entry.registers, entry.frame_bytes) == (90, launch.launch_registers, 0)
+    assert (entry.sm, entry.registers, entry.frame_bytes) == (sm, launch.launch_registers, 0)
     sizes = [128] * len(variant.tensor_maps) + [params_layout(variant.params).size_bytes]
     assert [parameter.size for parameter in entry.parameters] == sizes
     assert check_against_plan(variant, result) == ()

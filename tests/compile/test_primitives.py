@@ -23,7 +23,7 @@ HEADERS = sorted(primitives_folder().glob("*/*.cuh"))
 
 def archs_of(header: Path) -> tuple[str, ...]:
     """The targets that have the header's instructions; one for each generation where both have them."""
-    if header.stem.startswith("tcgen05_"):
+    if header.stem.startswith(("tcgen05_", "f32x2")):
         return BLACKWELL
     return HOPPER if header.stem.startswith("wgmma") else (HOPPER[0], BLACKWELL[0])
 

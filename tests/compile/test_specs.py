@@ -1,4 +1,4 @@
-"""Every shipped spec: it compiles without spills, as its plan says, from nothing but its own text."""
+"""Every shipped Hopper spec: it compiles without spills, as its plan says, from nothing but its own text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mla_codegen.runtime.cubin import check_against_plan
 from mla_codegen.runtime.elf import read_cubin
 from mla_codegen.runtime.nvrtc import CompileResult, compile_options
 from tests.compile.support import (
-    SPECS,
+    HOPPER,
     assert_as_planned,
     compile_errors,
     compiled,
@@ -27,7 +27,7 @@ from tests.compile.support import (
 
 pytestmark = [
     pytest.mark.skipif(nvrtc_missing() is not None, reason=f"needs NVRTC: {nvrtc_missing()}"),
-    pytest.mark.parametrize("name", SPECS),
+    pytest.mark.parametrize("name", HOPPER),
 ]
 
 

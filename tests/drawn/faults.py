@@ -203,8 +203,9 @@ def _warps_that_transpose_nothing(spec: dict[str, Any], draw: Draw) -> Faulty:
     return fault_at(spec, "schedule.transpose_warps", 3)
 
 
-def _another_architecture(spec: dict[str, Any], draw: Draw) -> Faulty:
-    return fault_at(spec, "arch", draw(st.sampled_from(["sm_100a", "sm_100f", "sm_103a"])))
+def _transposed_v_on_blackwell(spec: dict[str, Any], draw: Draw) -> Faulty:
+    moved = put(spec, "arch", draw(st.sampled_from(["sm_100a", "sm_100f", "sm_103a"])))
+    return fault_at(moved, "layout.v", "transposed")
 
 
 def _nothing_where_something_must_be(spec: dict[str, Any], draw: Draw) -> Faulty:
@@ -233,7 +234,7 @@ CONTRADICTIONS: Mapping[Contradiction, tuple[str, ...]] = {
     _flushes_of_nothing: KINDS,
     _order_of_the_other_type: KINDS,
     _warps_that_transpose_nothing: ("e4m3 transposed",),
-    _another_architecture: ("e4m3 rows", *_NARROW),
+    _transposed_v_on_blackwell: ("e4m3 transposed",),
     _nothing_where_something_must_be: KINDS,
 }
 """What contradicts the rest of a spec, and the kinds of specs that it contradicts."""

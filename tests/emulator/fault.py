@@ -18,7 +18,7 @@ from tests.forms import FORMS, form
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """`old` becomes `new`, whatever the indentation of its lines, at its `nth` place (0: the only one)."""
+    """`old` becomes `new`, whatever the indentation of its lines, at the `nth` of its places (0: the one)."""
 
     old: str
     new: str
@@ -27,7 +27,7 @@ class Edit:
     def applied(self, source: str, complaint: str) -> str:
         """The source with the edit; AssertionError where the text does not stand there as it says."""
         places = [match.span() for match in _pattern(self.old).finditer(source)]
-        found = len(places) > self.nth if self.nth else len(places) == 1
+        found = 1 < len(places) >= self.nth if self.nth else len(places) == 1
         assert found, complaint.format(f"{self.old!r} stands {len(places)} times")
         begin, end = places[max(self.nth - 1, 0)]
         return source[:begin] + self.new + source[end:]

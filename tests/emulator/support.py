@@ -58,6 +58,8 @@ def make_problem(
     spec = plan_of(name).spec
     fp8 = spec["dtypes"]["qkv"] == "e4m3"
     qkv = ml_dtypes.float8_e4m3fn if fp8 else ml_dtypes.bfloat16
+    e4m3_rope = spec["dtypes"]["rope_gmem"] == "e4m3"
+    rope = ml_dtypes.float8_e4m3fn if e4m3_rope else ml_dtypes.bfloat16
     rng = np.random.default_rng(seed)
     total_q, total_k, behind = sum(q_lens), sum(kv_lens), 40
 
@@ -66,9 +68,9 @@ def make_problem(
 
     arguments: dict[str, Any] = {
         "q_nope": tensor(total_q, heads, 128, dtype=qkv),
-        "q_rope": tensor(total_q, heads, 64, dtype=ml_dtypes.bfloat16),
+        "q_rope": tensor(total_q, heads, 64, dtype=rope),
         "k_nope": tensor(total_k + behind, heads, 128, dtype=qkv),
-        "k_rope": tensor(total_k + behind, 64, dtype=ml_dtypes.bfloat16),
+        "k_rope": tensor(total_k + behind, 64, dtype=rope),
         "v": tensor(total_k + behind, heads, 128, dtype=qkv, mean=v_mean, spread=0.25 if v_mean else 1.0),
         "cu_seqlens_q": np.cumsum([0, *q_lens]).astype(np.int32),
         "cu_seqlens_k": np.cumsum([0, *kv_lens]).astype(np.int32),
@@ -80,6 +82,9 @@ def make_problem(
         arguments["q_scale"] = (0.5 + rng.random(total_q)).astype(np.float32)
         arguments["k_scale"] = (0.5 + rng.random(total_k + behind)).astype(np.float32)
         arguments["k_scale"][total_k:] = np.nan
+    if spec["scales"]["rope_k"] == "token":
+        arguments["k_rope_scale"] = (0.5 + rng.random(total_k + behind)).astype(np.float32)
+        arguments["k_rope_scale"][total_k:] = np.nan
     causal = spec["mask"] == "causal"
     return Problem(arguments=arguments, expected=reference(arguments, q_lens, kv_lens, causal=causal))
 
@@ -94,6 +99,7 @@ def reference(
     q = np.concatenate([values["q_nope"], values["q_rope"]], axis=2)
     q *= values.get("q_scale", np.ones(q.shape[0]))[:, None, None]
     k_scale = values.get("k_scale", np.ones(values["k_nope"].shape[0]))
+    values["k_rope"] *= values.get("k_rope_scale", np.ones(k_scale.size))[:, None]
     out = np.zeros(values["q_nope"].shape)
     q_begin = k_begin = 0
     for q_len, kv_len in zip(q_lens, kv_lens, strict=True):

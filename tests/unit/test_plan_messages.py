@@ -60,7 +60,7 @@ WRONG: dict[str, str] = {
     "one_unsupported_and_one_wrong": FP8 + "mask: {window: [128, 0]}\ntile: {block_n: 80}\n",
     "all_unsupported": """\
 name: k
-arch: sm_103a
+arch: sm_90a
 dtypes: {qkv: e4m3, p: bf16, rope_gmem: e4m3, rope_mma: bf16, out: f16}
 dims: {nope: 192, rope: 32, v: 192}
 heads: {q: 128, group: 8}
@@ -74,6 +74,22 @@ smem: {layout: seed}
 schedule: {order: free, transpose_warps: 4, persistent: true, longest_first: false}
 """,
     "16_bit_flush": BF16 + "softmax: {variant: lazy}\naccumulation:\n  flush_blocks: 12\n",
+    "all_unsupported_sm100": """\
+name: k
+arch: sm_103a
+dtypes: {qkv: e4m3, p: bf16, rope_gmem: e4m3, rope_mma: bf16, out: f16}
+dims: {nope: 128, rope: 64, v: 128}
+heads: {q: 128, group: 8}
+scales: {q: tensor, k: tensor, v: token, rope: raw}
+mask: {prefix_lm: true}
+layout: {q: dense, kv: {paged: 64}, rope: {paged: 16}}
+pipeline: {qk_stages: 2, pv_stages: 4, kv_ring: unified, kv_stages: 3, v_stages: 2, v_raw_stages: 2}
+tile: {block_m: 64, block_n: 64}
+accumulation: {flush_blocks: 16}
+softmax: {lse: natural, variant: online, sink: true, softcap: 30.0}
+smem: {layout: seed}
+schedule: {order: free, transpose_warps: 4, consumers: 2, persistent: true, longest_first: false}
+""",
     "order_fp8": FP8 + "schedule: {order: ping_pong}\n",
     "order_16_bit": BF16 + "schedule:\n  order: turns\n",
     "smem_master": FP8 + "schedule: {consumers: 2}\npipeline: {v_stages: 8}\ntile: {block_n: 128}\n",
@@ -158,7 +174,6 @@ def test_each_type_has_one_order(text: str, kind: str, made: str) -> None:
 def test_every_fault_is_reported_at_once() -> None:
     fields = {fault.field for fault in diagnostics(WRONG["all_unsupported"])}
     assert fields == {
-        "arch",
         "dtypes.p",
         "dtypes.rope_mma",
         "scales.rope_k",
@@ -324,10 +339,11 @@ def leads_to_a_plan(spec: Spec, way: dict[str, object], others: set[str]) -> Non
         assert way == SMALLER_DIMS or {fault.code for fault in error.diagnostics} <= others
 
 
-def test_following_all_advice_about_unsupported_fields_gives_a_plan() -> None:
-    (spec,) = loads_specs(WRONG["all_unsupported"], path="specs/k.yaml")
+@pytest.mark.parametrize("case", ["all_unsupported", "all_unsupported_sm100"])
+def test_following_all_advice_about_unsupported_fields_gives_a_plan(case: str) -> None:
+    (spec,) = loads_specs(WRONG[case], path="specs/k.yaml")
     data = spec.to_mapping()
-    for fault in diagnostics(WRONG["all_unsupported"]):
+    for fault in diagnostics(WRONG[case]):
         field, _, values = fault.help.removeprefix("set ").partition(": ")
         value = re.split(r",? or |, ", values)[0]
         known = {"null": None, "true": True, "false": False}

@@ -112,7 +112,7 @@ def test_key_scales_are_given_back_by_who_read_them() -> None:
     )
     assert (one_q.stages, one_q.arrivals) == (4, (4, 4, 4, 4))
     assert two_q.seed_name == ""
-    assert (body(TWO_Q).num_mbars, body(ONE_Q).num_mbars) == (25 + 1 + 3, 26 + 1 + 4)
+    assert (body(TWO_Q).num_mbars, body(ONE_Q).num_mbars) == (25 + 1 + 1 + 2 * 3, 26 + 1 + 1 + 2 * 4)
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ def test_rows_of_v_beyond_the_sequence_are_cleared_before_they_are_multiplied(
 def test_the_one_scale_buffer_of_the_seeds_struct_has_a_barrier_pair_of_its_own() -> None:
     made = body(TWO_Q, "seed")
     assert made.ring.kind is KvRing.UNIFIED
-    assert (named(made, "k_scale_full").tx_bytes, named(made, "k_scale_empty").arrivals) == ((512,), (8,))
-    # K alone 32768; the first brings half of Q with its scales, 33280
-    assert named(made, "kv_full").tx_bytes == (66048, 32768, 16384)
-    assert made.num_mbars == 23 + 1 + 2
+    assert (named(made, "k_scale_full").arrivals, named(made, "k_scale_empty").arrivals) == ((1,), (8,))
+    # K alone 32768; the first brings half of Q, 32768 as well
+    assert named(made, "kv_full").tx_bytes == (65536, 32768, 16384)
+    assert made.num_mbars == 23 + 1 + 1 + 2
 
 
 def test_blocks_of_key_scales_are_stepped_by_what_a_warpgroup_sees() -> None:
@@ -156,11 +156,12 @@ def test_the_converter_has_stages_with_any_ring(mla: MLAConfig, stages: int) -> 
     if not stages:
         return
     assert named(made, "rope_raw_full").tx_bytes == (128 * 64,)  # e4m3
-    assert named(made, "rope_raw_empty").arrivals == (64, 64)
-    assert (named(made, "rope_full").arrivals, named(made, "rope_empty").arrivals) == ((64, 64), (1, 1))
+    assert named(made, "rope_full").arrivals == (2, 2)  # a lane of each converter warp
+    assert named(made, "q_rope_raw_full").arrivals == (1,) * mla.num_q
+    assert named(made, "q_rope_raw_full").tx_bytes == (128 * 64,)
     name = "kv_full" if made.ring.kind is KvRing.SHARED else "k_full"
-    # 128 rows of Q, (128 + 64) x 2 bytes; K without rope
-    assert named(made, name).tx_bytes[:2] == (128 * 384 + 128 * 256, 128 * 256)
+    # 128 rows of Q and K, both without rope
+    assert named(made, name).tx_bytes[:2] == (128 * 256 + 128 * 256, 128 * 256)
 
 
 def test_bytes_of_v_are_of_vs_own_width() -> None:
@@ -171,8 +172,8 @@ def test_bytes_of_v_are_of_vs_own_width() -> None:
 
 
 ROLES_512 = [
-    ("softmax", 0, 8, 184),
-    ("correction", 8, 4, 96),
+    ("softmax", 0, 8, 200),
+    ("correction", 8, 4, 64),
     ("mma", 12, 1, 48),
     ("load", 13, 1, 48),
     ("tail", 14, 2, 48),
@@ -194,7 +195,10 @@ def test_roles_and_registers(mla: MLAConfig, expected: list[tuple[object, ...]])
 
 def test_roles_wait_and_signal_what_the_barriers_say() -> None:
     roles = {role.name: (role.waits_on, role.signals) for role in body(TWO_Q).roles}
-    assert roles["load"] == ("k_empty, v_empty, k_scale_empty", "q1_full, k_full, v_full")
+    assert roles["load"] == (
+        "k_empty, v_empty, k_scale_empty",
+        "q1_full, k_full, v_full, q_scale_full, k_scale_full",
+    )
     assert roles["mma"] == (
         "p_ready_0, p_ready_1, q1_full, k_full, v_full, v_tail_cleared",
         "s_full, k_empty, v_empty, o_full",
@@ -203,8 +207,8 @@ def test_roles_wait_and_signal_what_the_barriers_say() -> None:
     converter = body(config(BLOCKSCALE)).roles[-1]
     assert (converter.name, converter.num_warps) == ("converter", 2)
     assert (converter.waits_on, converter.signals) == (
-        "kv_full, rope_raw_full, rope_empty",
-        "v_tail_cleared, rope_raw_empty, rope_full",
+        "kv_full, q_rope_raw_full, rope_raw_full",
+        "v_tail_cleared, rope_full",
     )
 
 
@@ -241,8 +245,8 @@ def test_products(mla: MLAConfig, expected: list[tuple[object, ...]]) -> None:
 def test_p_is_handed_over_three_to_one() -> None:
     assert pv_parts(TWO_Q.fa4) == (96, 32)
     assert pv_parts(config(BF16).fa4) == (96, 32)
-    assert pv_parts(config(BF16, v=192).fa4) == (48, 16)
-    assert pv_parts(config(PTS, nope=64, v=64).fa4) == (160, 32)  # 6 steps of 32
+    assert pv_parts(config(BF16, v=192).fa4) == (32, 32)
+    assert pv_parts(config(PTS, nope=64, v=64).fa4) == (160, 32)  # 6 groups of 32
 
 
 def test_instruction_descriptors_bit_by_bit() -> None:
@@ -260,9 +264,7 @@ MAPS = [
     ("k_nope", (2, 0, 1), (64, 128, 1), 64, 8192, 2),
     ("k_rope", (1, 0, -1), (64, 128, 1), 128, 16384, 1),  # without an axis of heads
     ("v", (2, 0, 1), (64, 128, 1), 64, 8192, 2),
-    ("q_scale", (0,), (128,), 0, 512, 1),
-    ("k_scale", (0,), (128,), 0, 512, 1),
-]
+]  # and none of scales, which the load warp carries
 
 
 def test_tensor_maps_are_the_same_in_1q_and_2q() -> None:
@@ -276,7 +278,7 @@ def test_tensor_maps_are_the_same_in_1q_and_2q() -> None:
 def test_small_pages_make_more_boxes() -> None:
     maps = {item.argument: item for item in plan_tensor_maps(config(page_size=32).fa4)}
     assert (maps["k_nope"].box, maps["k_nope"].issues) == ((64, 32, 1), 2 * 4)
-    assert (maps["k_scale"].box, maps["k_scale"].issues) == ((32,), 4)
+    assert (maps["v"].box, maps["v"].issues) == ((64, 32, 1), 2 * 4)
     assert maps["q_nope"].issues == 2
 
 
@@ -288,11 +290,10 @@ def test_order_of_loads() -> None:
 
 
 # Id, name, threads.
-STAGED = [(1, "output_staged_0", 128), (2, "output_staged_1", 128)]
 NAMED = [
-    (TWO_Q, [*STAGED, (3, "output_read", 256)]),
-    (ONE_Q, [*STAGED, (3, "state_written", 256), (4, "output_read", 256)]),
-    (SINGLE_O, [STAGED[0], (2, "output_read", 128)]),
+    (TWO_Q, [(1, "output_read", 256)]),
+    (ONE_Q, [(1, "state_written", 256), (2, "output_read", 256)]),
+    (SINGLE_O, [(1, "output_read", 128)]),
 ]
 
 

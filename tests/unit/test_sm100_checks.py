@@ -110,10 +110,10 @@ BROKEN: list[tuple[Change, str]] = [
         "P is handed over in 160 keys, a block has 128",
     ),
     (named_barrier("output_read", id=16), "named barrier output_read has id 16"),
-    (named_barrier("output_staged_0", id=0), "named barrier output_staged_0 has id 0"),
+    (named_barrier("output_read", id=0), "named barrier output_read has id 0"),
     (field("kv_smem", offset_bytes=64512), "kv_smem starts at 64512, the field before it ends at 65536"),
     (field("kv_smem", offset_bytes=66000), "kv_smem at 66000 is not aligned to 1024"),
-    (field("tmem_addr", size_bytes=8), "the fields end at 216816, used_bytes is 216812"),
+    (field("tmem_addr", size_bytes=8), "the fields end at 216848, used_bytes is 216844"),
     (constant("q_bytes", value=65535), "q_bytes is 65535, its field q_smem has 65536 bytes"),
     (constant("k_scale_bytes", field="k_smem"), "k_scale_bytes is 512, its field k_smem has None bytes"),
     (without_comparisons, "0 constants are compared with fields, 3 name one"),
@@ -131,20 +131,20 @@ BROKEN: list[tuple[Change, str]] = [
     ),
     (barrier("k_full", first_index=12), "k_full starts at index 12, the ones before it end at 11"),
     (barrier("k_full", arrivals=(1, 1)), "k_full has 3 stages and 2 arrival counts"),
-    (lambda body: replace(body, num_mbars=25), "29 mbarriers, num_mbars is 25, mbar_base has 29"),
-    (barrier("k_full", stages=60), "86 mbarriers, 64 are initialised"),
+    (lambda body: replace(body, num_mbars=25), "33 mbarriers, num_mbars is 25, mbar_base has 33"),
+    (barrier("k_full", stages=60), "90 mbarriers, 64 are initialised"),
     (
         lambda body: replace(body, copy_bytes=replace(body.copy_bytes, q_half=1)),
-        "half of Q is 1 bytes, its boxes bring 33280",
+        "half of Q is 1 bytes, its boxes bring 32768",
     ),
     (
         lambda body: replace(body, copy_bytes=replace(body.copy_bytes, k_nope=1)),
         "k_nope is 1 bytes a block, its boxes bring 16384",
     ),
-    (barrier("v_full", tx_bytes=(1,)), "the barriers expect 33281 bytes a block, the boxes bring 49664"),
+    (barrier("v_full", tx_bytes=(1,)), "the barriers expect 32769 bytes a block, the boxes bring 49152"),
     (role("tail", num_warps=1), "the roles have 15 warps, the launch 16"),
     (role("tail", registers=24), "warps 12 to 15 ask for different numbers of registers"),
-    (role("softmax", registers=192), "the roles take 2112 registers per lane, 2048 are allocated"),
+    (role("softmax", registers=208), "the roles take 2112 registers per lane, 2048 are allocated"),
     (role("tail", registers=20), "tail asks setmaxnreg for 20 registers"),
 ]
 
@@ -187,11 +187,6 @@ REQUESTS = [
     (config(page_size=16), "auto", "pages have 16 tokens, allowed with scales: at least 32"),
     (config(nope=112), "seed", "dims.nope is 112, allowed with smem.layout seed"),
     (config(rope=32), "seed", "dims.rope is 32, allowed with smem.layout seed"),
-    (
-        config(num_q=1),
-        "seed",
-        "smem.layout seed has 128 factors in correction_smem, the softmax threads of 1Q need 256",
-    ),
     # q 256 x (64 x 2 + 256 x 2) = 163840; a stage has 128 x 128 x 2 + 128 x 256 x 2 = 98304
     (
         config(BF16, nope=64, rope=256),

@@ -262,7 +262,9 @@ def test_without_scales_there_are_no_scale_fields() -> None:
     ]
 
 
-@pytest.mark.parametrize(("mla", "used"), [(TWO_Q, 216780 + (1 + 3) * 8), (ONE_Q, 216788 + (1 + 4) * 8)])
+@pytest.mark.parametrize(
+    ("mla", "used"), [(TWO_Q, 216780 + (2 + 2 * 3) * 8), (ONE_Q, 216788 + (2 + 2 * 4) * 8)]
+)
 def test_the_barriers_that_we_add_are_all_that_we_add(mla: MLAConfig, used: int) -> None:
     smem = plan_body(mla, layout="auto", out="bf16").storage.smem
     assert (smem.used_bytes, smem.sizeof_bytes) == (used, 217088)  # 212 x 1024

@@ -61,6 +61,24 @@ inline float ex2(float x) {
   return x < -126.0f ? 0.0f : __builtin_exp2f(x);
 }
 inline float fma_f32(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline void mul_f32x2(float& x0, float& x1, float y0, float y1) {
+  x0 *= y0;
+  x1 *= y1;
+}
+inline void fma_f32x2(float& x0, float& x1, float y0, float y1, float z0, float z1) {
+  x0 = fma_f32(x0, y0, z0);
+  x1 = fma_f32(x1, y1, z1);
+}
+inline void add_f32x2(float& x0, float& x1, float y0, float y1) {
+  x0 += y0;
+  x1 += y1;
+}
+// a + b, rounded down.
+inline float add_rm_f32(float a, float b) {
+  const double exact = (double)a + (double)b;
+  const float near = (float)exact;
+  return (double)near > exact ? __builtin_nextafterf(near, -__builtin_inff()) : near;
+}
 inline float max_f32(float a, float b, int line = __builtin_LINE()) {
   // fmaxf drops a NaN, and with it the mark of a register that is still being written.
   if (emulator::is_poison(a) || emulator::is_poison(b)) emulator::poison_used("max", line);
@@ -124,6 +142,15 @@ inline void unpack_bf16x2(u32 halves, float& low, float& high) {
 inline void unpack_f16x2(u32 halves, float& low, float& high) {
   low = emulator::value_of_f16(halves & 0xFFFFu);
   high = emulator::value_of_f16(halves >> 16);
+}
+inline void cvt_f32x4_e4m3(float (&x)[4], u32 codes) {
+  for (int i = 0; i < 4; ++i) {
+    const u32 code = codes >> (8 * i) & 0xFF, exponent = code >> 3 & 0xF, mantissa = code & 7;
+    const float magnitude = (code & 0x7F) == 0x7F ? nan_f32()
+                            : exponent == 0      ? (float)mantissa * 0x1p-9f
+                                                 : __builtin_ldexpf((float)(8 + mantissa), (int)exponent - 10);
+    x[i] = code & 0x80 ? -magnitude : magnitude;
+  }
 }
 
 // Byte permute: nibble i of the selector picks byte i of the result out of {high, low}; its bit 3 spreads the

@@ -27,6 +27,7 @@ struct alignas(64) TensorMap {
 inline u32 thread_index() { return emulator::self->thread; }
 // The device reads it anew for the sake of its registers.
 inline u32 thread_index_anew() { return thread_index(); }
+inline u32 lane_index() { return emulator::self->thread % 32; }
 inline u32 cta_index_x() { return emulator::self->cta[0]; }
 inline u32 cta_index_y() { return emulator::self->cta[1]; }
 inline u32 cta_index_z() { return emulator::self->cta[2]; }

@@ -1,7 +1,8 @@
 """mbarriers of a Blackwell kernel: names, arrivals, bytes, who arrives and who waits.
 
-Order, counts and arrivals are the seed's (its section on barriers). Two kinds are added. The seed lets a
-buffer of key scales be overwritten once Q*K has read K, though softmax may still read the scales;
+Order, counts and arrivals are the seed's (its section on barriers). Two kinds are added. In the seed scales
+come with Q and K, and a buffer of key scales may be overwritten once Q*K has read K, though softmax may still
+read the scales; here the load warp carries them and they have barriers of their own, of which
 ``k_scale_empty`` is what softmax signals when it has read them. And the seed multiplies rows of V that lie
 beyond the sequence by a P of 0, which a NaN there survives; ``v_tail_cleared`` says that these rows are zero.
 The blockscale converter's barriers come last.
@@ -18,14 +19,20 @@ from mla_codegen.plan.sm100.attention import (
     FA4Config,
     KvRing,
 )
-from mla_codegen.plan.sm100.rings import Ring, converter_stages, copy_bytes, k_tx_bytes, scale_readers
+from mla_codegen.plan.sm100.rings import (
+    Ring,
+    converter_stages,
+    copy_bytes,
+    k_tx_bytes,
+    q_tx_bytes,
+    scale_readers,
+)
 
 P_READY = "p_ready_"
 FULL_S = "s_full"
 FULL_O = "o_full"
-CONVERTER_THREADS = 64
-CONVERTED_STAGES = 2
-"""Hand-offs of converted rope in flight."""
+MOST_MBARRIERS = 64
+"""The seed's limit: one warp initialises them, two for each lane at most."""
 TAIL_WARPS = 2
 """Warps that clear rows of V beyond the sequence."""
 _WARPS = 4
@@ -73,7 +80,7 @@ def plan_mbarriers(config: FA4Config, ring: Ring, *, guards: bool = True) -> tup
     if guards:
         kinds.append(_v_tail(config))
     if guards and ring.k_scale_buffers:
-        kinds += _k_scale_guards(config, ring)
+        kinds += _scale_guards(config, ring)
     if guards and config.operands.converts_rope:
         kinds += _converter(config, ring)
     barriers, index = [], 0
@@ -144,23 +151,21 @@ def _hand_offs(config: FA4Config) -> list[_Kind]:
 def _loads(config: FA4Config, ring: Ring, *, guards: bool) -> list[_Kind]:
     """Between the load and the MMA warp."""
     tx = copy_bytes(config)
-    k = k_tx_bytes(config, ring, guards=guards)
+    q, k = q_tx_bytes(config, guards=guards), k_tx_bytes(config, guards=guards)
     one_ring, kinds = ring.kind is not KvRing.SEPARATE, []
     if config.num_q == 2:
-        kinds.append(
-            _copied("q1_full", "Q1Sync", NUM_QK_STAGES, (tx.q_half,), "second half of Q and its scales")
-        )
+        kinds.append(_copied("q1_full", "Q1Sync", NUM_QK_STAGES, (q,), "second half of Q"))
     stages, name = ring.stages * NUM_QK_STAGES, "kv" if one_ring else "k"
     what = "K and V in turn" if one_ring else "a block of K"
     v_waits = ("mma", tail_role(config)) if guards else ("mma",)
-    sizes = (tx.q_half + k, k, tx.v) if one_ring else (tx.q_half + k, k)
+    sizes = (q + k, k, tx.v) if one_ring else (q + k, k)
     kinds += [
         _copied(
             f"{name}_full",
             "K full",
             stages,
             sizes,
-            f"{what}; the first phase brings 128 rows of Q along",
+            f"{what}; first with Q",
             waits=v_waits if one_ring else ("mma",),
         ),
         _committed(f"{name}_empty", "K empty", stages, ("load",), "the products that read the slot are done"),
@@ -192,76 +197,66 @@ def _v_tail(config: FA4Config) -> _Kind:
         arrivals=(TAIL_WARPS,),
         arrives=(tail_role(config),),
         waits=("mma",),
-        comment="once, before the last P*V: one lane of each warp that has zeroed rows beyond the sequence",
+        comment="once, before the first P*V: rows beyond the sequence are zero",
     )
 
 
-def _k_scale_guards(config: FA4Config, ring: Ring) -> list[_Kind]:
+def _scale_guards(config: FA4Config, ring: Ring) -> list[_Kind]:
+    """Between the load warp, which carries the scales, and softmax, which reads them."""
+    written = "the load warp has written the scales of"
     readers = scale_readers(config) * _WARPS
-    kinds = []
-    if ring.own_k_scale_barrier:
-        kinds.append(
-            _Kind(
-                name="k_scale_full",
-                seed_name="",
-                arrivals=(1,) * ring.k_scale_buffers,
-                arrives=("load",),
-                waits=("softmax",),
-                comment="the scales of a block of keys",
-                tx_bytes=(copy_bytes(config).k_scale,),
-            )
-        )
-    kinds.append(
+    return [
+        _Kind(
+            name="q_scale_full",
+            seed_name="",
+            arrivals=(1,),
+            arrives=("load",),
+            waits=("softmax",),
+            comment=f"{written} all rows",
+        ),
+        _Kind(
+            name="k_scale_full",
+            seed_name="",
+            arrivals=(1,) * ring.k_scale_buffers,
+            arrives=("load",),
+            waits=("softmax",),
+            comment=f"{written} a block of keys",
+        ),
         _Kind(
             name="k_scale_empty",
             seed_name="",
             arrivals=(readers,) * ring.k_scale_buffers,
             arrives=("softmax",),
             waits=("load",),
-            comment="one lane of each warp that reads the scales, once they are in registers",
-        )
-    )
-    return kinds
+            comment="one lane of each warp that has read the scales",
+        ),
+    ]
 
 
 def _converter(config: FA4Config, ring: Ring) -> list[_Kind]:
-    """From the e4m3 rope that the copy brings to the bf16 rope that the product reads."""
-    stages = converter_stages(config, ring)
-    threads, handed = CONVERTER_THREADS, CONVERTED_STAGES if stages else 0
+    """From the e4m3 rope that a copy brings to the bf16 rope that the product reads, in the same place.
+
+    Only full ones: a buffer of rope is free when its K is, and Q is converted once, before the first K. The
+    seed has empty ones beside them.
+    """
+    tx, stages = copy_bytes(config), converter_stages(config, ring)
+    sides = config.num_q if stages else 0
+    rows = (
+        ("q_rope_raw_full", "", sides, tx.q_rope, "Q_rope of a half as it is stored"),
+        ("rope_raw_full", "converter full", stages, tx.k_rope, "K_rope as it is stored"),
+        ("rope_full", "converted full", stages, 0, "K_rope is converted, and Q_rope before the first"),
+    )
     return [
         _Kind(
-            name="rope_raw_full",
-            seed_name="converter full",
-            arrivals=(1,) * stages,
-            arrives=("load",),
-            waits=("converter",),
-            comment="K_rope as it is stored",
-            tx_bytes=(copy_bytes(config).k_rope,),
-        ),
-        _Kind(
-            name="rope_raw_empty",
-            seed_name="converter empty",
-            arrivals=(threads,) * stages,
-            arrives=("converter",),
-            waits=("load",),
-            comment="the stored K_rope is in registers",
-        ),
-        _Kind(
-            name="rope_full",
-            seed_name="converted full",
-            arrivals=(threads,) * handed,
-            arrives=("converter",),
-            waits=("mma",),
-            comment="K_rope is converted",
-        ),
-        _Kind(
-            name="rope_empty",
-            seed_name="converted empty",
-            arrivals=(1,) * handed,
-            arrives=("mma",),
-            waits=("converter",),
-            comment="the product that reads the converted K_rope is done",
-        ),
+            name=name,
+            seed_name=seed_name,
+            arrivals=(1 if size else TAIL_WARPS,) * count_,
+            arrives=("load",) if size else ("converter",),
+            waits=("converter",) if size else ("mma",),
+            comment=comment,
+            tx_bytes=(size,) if size else (),
+        )
+        for name, seed_name, count_, size, comment in rows
     ]
 
 

@@ -6,16 +6,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from mla_codegen.arch import ArchLimits
-from mla_codegen.plan.model import Smem, SmemField, TensorMap
+from mla_codegen.plan.model import Region, Smem, SmemField, TensorMap, TmemRegion
 from mla_codegen.plan.sm100.attention import FA4Config, KvRing
-from mla_codegen.plan.sm100.barriers import Sm100Mbarrier
+from mla_codegen.plan.sm100.barriers import MOST_MBARRIERS, Sm100Mbarrier
 from mla_codegen.plan.sm100.body import Body, Sm100Kernel
 from mla_codegen.plan.sm100.rings import Ring
-from mla_codegen.plan.sm100.storage import Region
-from mla_codegen.plan.sm100.tmem import TmemRegion
 
-MOST_MBARRIERS = 64
-"""One warp initialises them, two for each lane at most."""
 ATOM_ROWS = 8
 """Rows after which a swizzle pattern repeats."""
 WARPGROUP_WARPS = 4
@@ -133,16 +129,17 @@ def _broken_barriers(body: Body) -> Iterator[str]:
 def _broken_bytes(body: Body, maps: tuple[TensorMap, ...]) -> Iterator[str]:
     """What the phases of the load barriers expect is what the boxes bring, each once a block."""
     size = {item.argument: item.issue_bytes * item.issues for item in maps}
-    brings = {name: size.get(name, 0) for name in ("k_nope", "k_rope", "k_scale", "v")}
+    brings = {name: size.get(name, 0) for name in ("k_nope", "k_rope", "v")}
     copies = body.copy_bytes
-    q = sum(size.get(name, 0) for name in ("q_nope", "q_rope", "q_scale"))
+    q = sum(size.get(name, 0) for name in ("q_nope", "q_rope"))
     if copies.q_half != q:
         yield f"half of Q is {copies.q_half} bytes, its boxes bring {q}"
     for name, expected in brings.items():
         if getattr(copies, name) != expected:
             yield f"{name} is {getattr(copies, name)} bytes a block, its boxes bring {expected}"
     copied = {b.name: b for b in body.mbarriers if b.tx_bytes}
-    once_a_block = sum(_per_block(barrier) for name, barrier in copied.items() if name != "q1_full")
+    of_q = ("q1_full", "q_rope_raw_full")
+    once_a_block = sum(_per_block(barrier) for name, barrier in copied.items() if name not in of_q)
     if once_a_block != sum(brings.values()):
         yield f"the barriers expect {once_a_block} bytes a block, the boxes bring {sum(brings.values())}"
 

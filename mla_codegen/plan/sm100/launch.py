@@ -13,6 +13,9 @@ from mla_codegen.arch import ArchLimits
 from mla_codegen.plan.sm100.attention import Q_TILE_ROWS, ceil_div
 from mla_codegen.plan.sm100.mla import MLAConfig
 
+B200_SMS = 148
+"""Multiprocessors of a B200 (NVIDIA Blackwell data sheet); nothing depends on it while a CTA has one head."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sm100Launch:

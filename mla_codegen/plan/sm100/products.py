@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mla_codegen.dtypes import DTYPES
+from mla_codegen.plan.model import Product
 from mla_codegen.plan.sm100.attention import FA4Config, KvRing
 from mla_codegen.plan.sm100.operands import UMMA_K_BYTES, mma_kind
 from mla_codegen.plan.sm100.rings import Ring
@@ -12,29 +11,8 @@ from mla_codegen.plan.sm100.rings import Ring
 _FORMAT = {"f16": 0, "bf16": 1, "e4m3": 0, "e5m2": 1}
 """Codes of A and B in the instruction descriptor, within their kind (PTX ISA, instruction descriptor)."""
 _F32_ACCUMULATOR = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
-    """One chain of tcgen05.mma into one accumulator: ``steps`` instructions of ``m`` x ``n`` x ``k``.
-
-    ``a`` and ``b`` name regions of shared memory or, for P, of tensor memory. ``clears`` says that the first
-    step overwrites the accumulator, where the chain is the first one of its block. ``instruction_descriptor``
-    has the 32 bits of the instruction's last operand.
-    """
-
-    name: str
-    kind: str
-    m: int
-    n: int
-    k: int
-    steps: int
-    a: str
-    b: str
-    b_mn_major: bool
-    clears: bool
-    instruction_descriptor: int
-    comment: str
+P_GROUP_KEYS = 32
+"""Keys whose P a softmax thread writes in one instruction."""
 
 
 def plan_products(config: FA4Config, ring: Ring) -> tuple[Product, ...]:
@@ -54,11 +32,11 @@ def pv_parts(config: FA4Config) -> tuple[int, int]:
     """Keys of the two sub-steps in which P is handed over.
 
     The seed has 3 to 1 where the steps are a multiple of 4, and says nothing of others; here the second part
-    is a quarter of the steps, rounded down, and at least one.
+    is a quarter of the block, in whole groups of the 32 keys whose P a thread writes at a time.
     """
-    steps = config.block_n // config.operands.mma_k
-    last = max(1, steps // 4)
-    return ((steps - last) * config.operands.mma_k, last * config.operands.mma_k)
+    groups = config.block_n // P_GROUP_KEYS
+    last = max(1, groups // 4) * P_GROUP_KEYS
+    return (config.block_n - last, last)
 
 
 def _qk(config: FA4Config, ring: Ring) -> tuple[Product, ...]:

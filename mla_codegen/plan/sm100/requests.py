@@ -54,7 +54,7 @@ def _page_faults(config: FA4Config) -> Iterator[Diagnostic]:
 
 
 def _seed_faults(config: FA4Config) -> Iterator[Diagnostic]:
-    """The literal struct has unpadded widths, and one factor for each row."""
+    """The literal struct has unpadded widths."""
     rows = (
         ("dims.nope", config.nope_depth, config.padded_nope_depth),
         ("dims.rope", config.rope_depth, config.padded_rope_depth),
@@ -68,16 +68,6 @@ def _seed_faults(config: FA4Config) -> Iterator[Diagnostic]:
                 notes=(f"the next one is {padded}; the seed's struct has no room for padding",),
                 help="leave smem.layout to auto",
             )
-    if config.num_q == 1 and not config.single_o:
-        yield Diagnostic(
-            code="seed-layout",
-            field="smem.layout",
-            message=(
-                f"smem.layout seed has {config.block_m} factors in correction_smem, the softmax threads of "
-                f"1Q need {2 * config.block_m}"
-            ),
-            help="leave smem.layout to auto",
-        )
     yield from _seed_room_faults(config)
 
 

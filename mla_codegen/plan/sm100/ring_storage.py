@@ -7,7 +7,7 @@ are padded to whole swizzle rows. Here V has its own width where it has its own 
 
 from __future__ import annotations
 
-from mla_codegen.plan.model import SeedConstant
+from mla_codegen.plan.model import Region, SeedConstant
 from mla_codegen.plan.sm100.attention import (
     CORRECTION_BYTES,
     MBARRIER_BYTES,
@@ -16,16 +16,19 @@ from mla_codegen.plan.sm100.attention import (
     align_up,
 )
 from mla_codegen.plan.sm100.rings import Ring
-from mla_codegen.plan.sm100.storage import Region, Storage, Wanted, field, place, q_regions, tail_fields
+from mla_codegen.plan.sm100.storage import Storage, Wanted, field, place, q_regions, tail_fields
 
 F32_BYTES = 4
 
 
-def ring_storage(config: FA4Config, ring: Ring, *, num_mbars: int) -> Storage:
-    """The map with this ring and ``num_mbars`` barriers, whether or not it fits."""
+def ring_storage(config: FA4Config, ring: Ring, *, num_mbars: int, v_scales: bool = False) -> Storage:
+    """The map with this ring and ``num_mbars`` barriers, whether or not it fits.
+
+    ``v_scales`` where the V of each key has a scale: those of a block lie beside its key scales.
+    """
     constants = ring_constants(config, ring)
     value = {constant.name: constant.value for constant in constants}
-    wanted = (*_tiles(config, ring, value), *_rows(config, ring), *tail_fields(num_mbars))
+    wanted = (*_tiles(config, ring, value), *_rows(config, ring, v_scales), *tail_fields(num_mbars))
     smem = place(wanted, constants, config.limits.smem_per_cta_bytes)
     return Storage(
         layout="auto",
@@ -57,7 +60,7 @@ def ring_constants(config: FA4Config, ring: Ring) -> tuple[SeedConstant, ...]:
     stages = "num_kv_stages"
     if ring.kind is KvRing.SEPARATE:
         kv_rope = ring.stages * _rope_bytes(config)
-        nope = f"BN * (padded nope_depth + padded ov_depth) * sizeof(qkv) * {stages}"
+        nope = f"BN * (padded N + padded V) * sizeof(qkv) * {stages}"
     else:
         nope = f"BN * shared_kv_cols * sizeof(qkv) * {stages}"
         stages = "rope buffers"
@@ -112,7 +115,7 @@ def _tiles(config: FA4Config, ring: Ring, value: dict[str, int]) -> tuple[Wanted
     )
 
 
-def _rows(config: FA4Config, ring: Ring) -> tuple[Wanted, ...]:
+def _rows(config: FA4Config, ring: Ring, v_scales: bool) -> tuple[Wanted, ...]:
     """What there is one of for each row: factors, and scales where there are any."""
     factors = Wanted(
         name="correction_smem",
@@ -128,16 +131,25 @@ def _rows(config: FA4Config, ring: Ring) -> tuple[Wanted, ...]:
         element="float",
         count=config.block_m,
         content="Scales of the query rows.",
-        live="from the full barrier of its half of Q to the end of softmax",
+        live="from q_scale_full until softmax has them in registers",
     )
     k_scale = Wanted(
         name="k_scale_smem",
         element="float",
         count=config.block_n * ring.k_scale_buffers,
         content=f"{ring.k_scale_buffers} buffers of the scales of a block of keys.",
-        live="per buffer from the full barrier of K to k_scale_empty, signalled after they were read",
+        live="per buffer from k_scale_full to k_scale_empty",
     )
-    return (factors, q_scale, k_scale)
+    if not v_scales:
+        return (factors, q_scale, k_scale)
+    v_scale = Wanted(
+        name="v_scale_smem",
+        element="float",
+        count=2 * config.block_n * ring.k_scale_buffers,
+        content=f"{ring.k_scale_buffers} buffers of logarithms and reciprocals of a block's V scales.",
+        live="with the key scales of its block",
+    )
+    return (factors, q_scale, k_scale, v_scale)
 
 
 def _nope_bytes(config: FA4Config, ring: Ring) -> int:

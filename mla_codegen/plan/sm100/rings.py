@@ -10,9 +10,15 @@ from mla_codegen.plan.sm100.attention import Q_TILE_ROWS, FA4Config, KvRing, cei
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyBytes:
-    """What copies bring: 128 rows of Q with rope and scales; a block of K_nope, K_rope, scales and V."""
+    """Bytes of 128 rows of Q with rope, of rope alone, of scales; of a block of K_nope, K_rope, scales and V.
+
+    The seed copies scales in bulk, as boxes of a map of two dimensions; here the load warp carries them, from
+    any stride and alignment, so that no barrier counts their bytes.
+    """
 
     q_half: int
+    q_rope: int
+    q_scale: int
     k_nope: int
     k_rope: int
     k_scale: int
@@ -28,15 +34,6 @@ class Ring:
     rope_buffers: int
     k_scale_buffers: int
 
-    @property
-    def own_k_scale_barrier(self) -> bool:
-        """Fewer scale buffers than blocks of K in flight: the scales have a copy and a barrier to themselves.
-
-        Else they come with K, and one buffer for each K in flight keeps them apart.
-        """
-        in_flight = self.stages if self.kind is KvRing.SEPARATE else ceil_div(self.stages, 2)
-        return 0 < self.k_scale_buffers < in_flight
-
 
 def solved_ring(config: FA4Config) -> Ring:
     """The ring that the parity rule chose."""
@@ -48,12 +45,26 @@ def solved_ring(config: FA4Config) -> Ring:
     )
 
 
+def shallower(config: FA4Config, ring: Ring) -> Ring:
+    """The same with a slot less (of each ring where there are two), and as many buffers as that needs."""
+    stages = ring.stages - 1
+    keys = stages if ring.kind is KvRing.SEPARATE else ceil_div(stages, 2)
+    return Ring(
+        kind=ring.kind,
+        stages=stages,
+        rope_buffers=min(ring.rope_buffers, keys),
+        k_scale_buffers=min(ring.k_scale_buffers, keys),
+    )
+
+
 def copy_bytes(config: FA4Config) -> CopyBytes:
     """Whole boxes: a copy counts its whole box, whatever of it lies beyond the tensor."""
     operands = config.operands
     rope = DTYPES[operands.rope_gmem].bytes * config.padded_rope_depth
     return CopyBytes(
-        q_half=Q_TILE_ROWS * (config.q_row_bytes + operands.scale_bytes),
+        q_half=Q_TILE_ROWS * config.padded_nope_depth * operands.qkv_bytes + Q_TILE_ROWS * rope,
+        q_rope=Q_TILE_ROWS * rope,
+        q_scale=Q_TILE_ROWS * operands.scale_bytes,
         k_nope=config.block_n * config.padded_nope_depth * operands.qkv_bytes,
         k_rope=config.block_n * rope,
         k_scale=config.block_n * operands.scale_bytes,
@@ -71,12 +82,18 @@ def converter_stages(config: FA4Config, ring: Ring) -> int:
     return ring.rope_buffers or ring.stages
 
 
-def k_tx_bytes(config: FA4Config, ring: Ring, *, guards: bool = True) -> int:
-    """Of a block of K: without scales that have a barrier of their own, and without rope to be converted."""
+def q_tx_bytes(config: FA4Config, *, guards: bool = True) -> int:
+    """Of half of Q, without rope that is to be converted; the seed copies its scales along."""
+    tx = copy_bytes(config)
+    rope = tx.q_rope if guards and config.operands.converts_rope else 0
+    return tx.q_half - rope + (0 if guards else tx.q_scale)
+
+
+def k_tx_bytes(config: FA4Config, *, guards: bool = True) -> int:
+    """Of a block of K, without rope that is to be converted; the seed copies its scales along."""
     tx = copy_bytes(config)
     rope = 0 if guards and config.operands.converts_rope else tx.k_rope
-    scale = 0 if guards and ring.own_k_scale_barrier else tx.k_scale
-    return tx.k_nope + rope + scale
+    return tx.k_nope + rope + (0 if guards else tx.k_scale)
 
 
 def scale_readers(config: FA4Config) -> int:

@@ -1,8 +1,9 @@
 """Which warps do what in a Blackwell kernel, and the registers that setmaxnreg gives them.
 
-Warps and counts are the seed's, but for the last warpgroup: the seed gives its warps 48 and 24 registers,
-where setmaxnreg wants one number from all warps of a warpgroup (PTX ISA, setmaxnreg); here they have 48. Two
-warps that are idle in the seed clear the rows of V beyond the sequence.
+Warps are the seed's. Of its registers, 184 and 96 are 200 and 64 here, so that softmax does not spill; and
+it gives the warps of the last warpgroup 48 and 24, where setmaxnreg wants one number from all warps of a
+warpgroup (PTX ISA, setmaxnreg); here they have 48. Two warps that are idle in the seed clear the rows of V
+beyond the sequence.
 """
 
 from __future__ import annotations
@@ -12,10 +13,22 @@ from dataclasses import dataclass
 from mla_codegen.plan.model import Role
 from mla_codegen.plan.sm100.barriers import TAIL_WARPS, Sm100Mbarrier
 
-SOFTMAX_REGISTERS = 184
-SINGLE_O_SOFTMAX_REGISTERS = 208
-CORRECTION_REGISTERS = 96
-LAST_WARPGROUP_REGISTERS = 48
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleRegisters:
+    """Per thread: of softmax, of correction, and of the last warpgroup."""
+
+    softmax: int
+    correction: int
+    last: int
+
+
+TWO_WARPGROUPS = RoleRegisters(softmax=200, correction=64, last=48)
+"""With 184 for softmax, the seed's number, some forms spill on one target or another: S alone is 128."""
+NARROW = RoleRegisters(softmax=184, correction=80, last=64)
+"""The same for at most 96 keys per step, whose load warp may have scales of three tensors in registers."""
+NARROW_KEYS = 96
+ONE_WARPGROUP = RoleRegisters(softmax=208, correction=96, last=48)
 WARPGROUP_WARPS = 4
 WARP_THREADS = 32
 
@@ -29,12 +42,12 @@ class _Duty:
 
 
 def plan_roles(
-    barriers: tuple[Sm100Mbarrier, ...], *, num_threads: int, converts_rope: bool
+    barriers: tuple[Sm100Mbarrier, ...], *, num_threads: int, block_n: int, converts_rope: bool
 ) -> tuple[Role, ...]:
     """The roles in warp order; every warp has one. 384 threads have one softmax warpgroup, 512 have two."""
-    softmax_warps = num_threads // WARP_THREADS - 2 * WARPGROUP_WARPS
+    warps = softmax_warps(num_threads)
     roles, first = [], 0
-    for duty in _duties(softmax_warps, converts_rope):
+    for duty in _duties(warps, _registers(warps, block_n), converts_rope):
         roles.append(
             Role(
                 name=duty.name,
@@ -51,15 +64,25 @@ def plan_roles(
     return tuple(roles)
 
 
-def _duties(softmax_warps: int, converts_rope: bool) -> tuple[_Duty, ...]:
-    softmax = SOFTMAX_REGISTERS if softmax_warps > WARPGROUP_WARPS else SINGLE_O_SOFTMAX_REGISTERS
-    last = LAST_WARPGROUP_REGISTERS
+def softmax_warps(num_threads: int) -> int:
+    """What correction and the last warpgroup leave."""
+    return num_threads // WARP_THREADS - 2 * WARPGROUP_WARPS
+
+
+def _registers(warps: int, block_n: int) -> RoleRegisters:
+    if warps == WARPGROUP_WARPS:
+        return ONE_WARPGROUP
+    return NARROW if block_n <= NARROW_KEYS else TWO_WARPGROUPS
+
+
+def _duties(warps: int, registers: RoleRegisters, converts_rope: bool) -> tuple[_Duty, ...]:
+    last = registers.last
     helper = (
         _Duty(
             name="converter",
             warps=TAIL_WARPS,
             registers=last,
-            does="e4m3 rope -> bf16 rope in shared memory; clears V rows beyond the sequence, once",
+            does="e4m3 rope -> bf16; clears V rows beyond the sequence, once",
         )
         if converts_rope
         else _Duty(
@@ -69,14 +92,14 @@ def _duties(softmax_warps: int, converts_rope: bool) -> tuple[_Duty, ...]:
     return (
         _Duty(
             name="softmax",
-            warps=softmax_warps,
-            registers=softmax,
-            does="scores -> P, row maximum and sum; at the end scales and stores the output",
+            warps=warps,
+            registers=registers.softmax,
+            does="scores -> P, row maximum and sum; at the end the output",
         ),
         _Duty(
             name="correction",
             warps=WARPGROUP_WARPS,
-            registers=CORRECTION_REGISTERS,
+            registers=registers.correction,
             does="rescales O where the reference point moved",
         ),
         _Duty(name="mma", warps=1, registers=last, does="one lane issues all products"),

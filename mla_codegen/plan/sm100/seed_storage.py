@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mla_codegen.plan.model import SeedConstant
+from mla_codegen.plan.model import Region, SeedConstant
 from mla_codegen.plan.sm100.attention import (
     MBARRIER_BYTES,
     NUM_QK_STAGES,
@@ -10,10 +10,10 @@ from mla_codegen.plan.sm100.attention import (
     KvRing,
     align_up,
 )
-from mla_codegen.plan.sm100.barriers import count, plan_mbarriers
+from mla_codegen.plan.sm100.barriers import MOST_MBARRIERS, count, plan_mbarriers
 from mla_codegen.plan.sm100.mla import NUM_CORRECTION_COLS
 from mla_codegen.plan.sm100.rings import Ring
-from mla_codegen.plan.sm100.storage import Region, Storage, Wanted, field, fits, place, q_regions, tail_fields
+from mla_codegen.plan.sm100.storage import Storage, Wanted, field, fits, place, q_regions, tail_fields
 
 F32_BYTES = 4
 
@@ -33,10 +33,12 @@ def unified_mbars(config: FA4Config, stages: int, *, guards: bool = False) -> in
 
 
 def deepest_unified_ring(config: FA4Config, *, guards: bool = False) -> int:
-    """Most stages whose literal struct fits; 0 where none does."""
+    """Most stages whose literal struct fits, and for which there are barriers; 0 where none does."""
     assert config.block_n, "a ring needs a block of keys"
     stages = 0
-    while fits(_with_stages(config, stages + 1, guards=guards)):
+    while fits(_with_stages(config, stages + 1, guards=guards)) and (
+        unified_mbars(config, stages + 1, guards=guards) <= MOST_MBARRIERS
+    ):
         stages += 1
     return stages
 
@@ -116,7 +118,7 @@ def _row_fields(config: FA4Config, value: dict[str, int]) -> tuple[Wanted, ...]:
             element="float",
             count=config.block_m,
             content="Scales of the query rows.",
-            live="from the first full barrier to the end of softmax",
+            live="from q_scale_full until softmax has them in registers",
         ),
         Wanted(
             name="k_scale_smem",

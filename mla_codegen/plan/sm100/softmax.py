@@ -33,3 +33,12 @@ def softmax_numbers(operands: Operands) -> SoftmaxNumbers:
     threshold = -2 if operands.qkv_bytes == 1 else -8
     lift = _RANGE_LOG2 + threshold
     return SoftmaxNumbers(rescale_threshold_log2=threshold, p_lift_log2=lift)
+
+
+# 2^f = C0 + C1 f + C2 f^2 + C3 f^3 on [0, 1): the polynomial whose largest relative error is smallest, by the
+# exchange algorithm (tests/unit/test_sm100_softmax.py has it), rounded to fp32.
+EXP2_COEFFICIENTS = (0.9999251961708069, 0.6958335638046265, 0.22606715559959412, 0.07802452147006989)
+EXP2_ERROR = 7.5e-5
+"""Largest error of the polynomial, relative to 2^f."""
+EXP2_ROUND_TO_INTEGER = 12582912.0
+"""1.5 * 2^23: in a sum with it that is rounded down, the last bits are the integer part."""

@@ -4,32 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mla_codegen.plan.model import SeedConstant, Smem, SmemField
+from mla_codegen.plan.model import Region, SeedConstant, Smem, SmemField
 from mla_codegen.plan.sm100.attention import align_up
 
 STRUCT_ALIGN_BYTES = 1024
 """Eight rows of 128 bytes: the repeat of the widest swizzle (PTX ISA, tcgen05, shared-memory layout)."""
 _ELEMENT_BYTES = {"u8": 1, "float": 4, "u64": 8, "u32": 4}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
-    """A tile or buffer inside a field: ``count`` of them, ``stride_bytes`` apart, from ``offset_bytes`` on.
-
-    ``offset_bytes`` counts from the start of the struct. ``alias_of`` names the field whose bytes it takes
-    over, empty where it has its own; ``live`` says from when to when, and so why an alias is safe.
-    """
-
-    name: str
-    field: str
-    offset_bytes: int
-    size_bytes: int
-    count: int
-    stride_bytes: int
-    swizzle_bytes: int
-    content: str
-    live: str
-    alias_of: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,40 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from mla_codegen.plan.model import TmemMap, TmemRegion
 from mla_codegen.plan.sm100.attention import FA4Config, ceil_div
 from mla_codegen.plan.sm100.barriers import FULL_O, FULL_S, P_READY
 
 STATE_COLS = 2
 """Row maximum and row sum of a softmax warpgroup, one fp32 each."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TmemRegion:
-    """Columns ``first_col`` to ``first_col + cols - 1`` of all 128 lanes; a lane is a query row.
-
-    ``alias_of`` is the region whose first columns this one overlays, empty where it overlays none; ``live``
-    says why that is safe.
-    """
-
-    name: str
-    first_col: int
-    cols: int
-    dtype: str
-    content: str
-    live: str
-    alias_of: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TmemMap:
-    """``used_cols`` end at the last region, ``alloc_cols`` are asked for: a power of two."""
-
-    regions: tuple[TmemRegion, ...]
-    used_cols: int
-    alloc_cols: int
-    limit_cols: int
 
 
 def plan_tmem(config: FA4Config) -> TmemMap:
