@@ -228,7 +228,7 @@ def _features(spec: Spec, tiles: Tiles, *, debug: bool) -> Features:
         clears_v_tail=not tiles.transposes_v,
         rereads_factors=tiles.rereads_factors,
         rereads_tile=tiles.rereads_tile,
-        rolls_chunks=tiles.rolls_chunks,
+        renews_q=tiles.renews_q,
         mixed_qk=tiles.rope_depth > 0 and spec.dtypes.qkv != spec.dtypes.rope_mma,
         lazy_softmax=tiles.lazy_softmax,
         lowers_lift=tiles.lazy_softmax and tiles.fp8,

@@ -389,7 +389,7 @@ class Features:
     clears_v_tail: bool
     rereads_factors: bool
     rereads_tile: bool
-    rolls_chunks: bool
+    renews_q: bool
     mixed_qk: bool
     lazy_softmax: bool
     lowers_lift: bool

@@ -284,17 +284,17 @@ class Tiles:
     def rereads_tile(self) -> bool:
         """Whether the load warp reads its tile again at every block, for the sake of its registers.
 
-        With scales of V by token, or with scales of K by token and a dense side, 32 registers did not do: 8 to
-        44 bytes were spilled.
+        With scales of V by token, or with scales of K by token and a dense side, 32 registers did not do: 8
+        to 44 bytes were spilled.
         """
         return self.scales_p or (self.scales_columns and (self.q_dense or self.kv_dense))
 
     @property
-    def rolls_chunks(self) -> bool:
-        """Whether Q*K goes through the chunks of 16-bit types in a loop that is not unrolled.
+    def renews_q(self) -> bool:
+        """Whether the descriptors of Q, of 16-bit types, are made anew at every block.
 
-        The descriptors of 28 and 32 steps spilled 24 and 40 bytes, those of 24 none. With V of 256, nope of 256
-        spilled 12 bytes, nope of 192 and rope of 64 none.
+        Kept over the blocks, those of 28 and 32 steps spilled 24 and 40 bytes, those of 24 none. With V of 256,
+        nope of 256 spilled 12 bytes, nope of 192 and rope of 64 none.
         """
         if self.fp8:
             return False

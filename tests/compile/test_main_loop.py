@@ -110,7 +110,7 @@ def test_a_lazy_step_takes_one_exponential_a_score_and_no_maximum(name: str, tmp
         assert turn.count("FMNMX", 0, vote) == 0
 
 
-LATE = ("  k.advance();\n}\n\n// A block that", "  if (kMasked) {\n    online_softmax")
+LATE = ("  k.advance();\n}\n\n// A block that", "  if (kMasked) online_softmax")
 """Where a step ends, and where its softmax begins."""
 
 

@@ -20,7 +20,7 @@ _TRANSPOSE_ARRIVES = (
 )
 _FINISH = "finish_scores<kMasked>("
 _RELEASE_V = "release_slot(v_empty(v.stage), self.lane);\nv.advance();\n" + _FINISH
-_PASS_ON = "    bar_arrive(turn_barrier(consumer + 1 < kNumConsumers ? consumer + 1 : 0), kTurnThreads);\n"
+_PASS_ON = "    bar_arrive(turn_barrier(is_last ? 0 : self.index + 1), kTurnThreads);\n"
 _STEP_PRODUCTS = (
     "  issue_pv(o, p, v.stage);\n  issue_qk(s, self.q, k.stage);\n  wgmma_commit_group();\n"
     "  wgmma_wait_group<0>(o, s);\n"
@@ -30,7 +30,7 @@ _LAST_PV = "  issue_pv(o, p, v.stage);\n  wgmma_commit_group();\n  wgmma_wait_gr
 WAITS = (
     edit("no wait for K", FP8, _STEP_WAITS, "  mbarrier_wait(v_full(v.stage), v.phase);\n" + _TURN),
     edit("no wait for V", FP8, _STEP_WAITS, "  mbarrier_wait(k_full(k.stage), k.phase);\n" + _TURN),
-    drop("no wait for Q", FP8, "  mbarrier_wait(q_full(), 0);\n"),
+    drop("no wait for Q", FP8, "  mbarrier_wait(q_full(consumer), q_phase);\n"),
     drop("no wait for a free K slot", FP8, "      mbarrier_wait(k_empty(k.stage), k.phase);\n"),
     drop("no wait for a free raw V slot", FP8, "      mbarrier_wait(v_raw_empty(v.stage), v.phase);\n"),
     drop("no wait for raw V", FP8, "    mbarrier_wait(v_raw_full(raw.stage), raw.phase);\n"),
@@ -38,11 +38,16 @@ WAITS = (
     edit(
         "no wait before the last P*V",
         FP8,
-        "  mbarrier_wait(v_full(v.stage), v.phase);\n  wgmma_fence();\n",
-        "  wgmma_fence();\n",
+        "  mbarrier_wait(v_full(v.stage), v.phase);\n  if (blocks.visible > 0) {\n",
+        "  if (blocks.visible > 0) {\n",
     ),
-    drop("no wait for the cleared tail", BF16, "  if (has_tail(tile)) mbarrier_wait(v_tail_cleared(), 0);\n"),
-    drop("tail warp does not wait for V", BF16, "  mbarrier_wait(v_full(0), 0);\n"),
+    drop("no wait for the cleared tail", BF16, "  if (has_tail(tile) && (kKStages > 1 || block == 0)) mbarrier_wait(v_tail_cleared(), q_phase);\n"),
+    edit(
+        "tail warp does not wait for V",
+        BF16,
+        "    q.advance();\n    mbarrier_wait(v_full(v.stage), v.phase);\n",
+        "    q.advance();\n",
+    ),
 )
 
 ARRIVES = (
@@ -75,8 +80,8 @@ ARRIVES = (
     edit(
         "K slot released before its scales are read",
         FP8,
-        "  scale_scores(s, rows, k_stage, self.lane);\n  release_slot(k_empty(k_stage), self.lane);\n",
-        "  release_slot(k_empty(k_stage), self.lane);\n  scale_scores(s, rows, k_stage, self.lane);\n",
+        "  scale_scores(s, rows, k_stage, self.lane);\n  release_keys(self, block, k_stage);\n",
+        "  release_keys(self, block, k_stage);\n  scale_scores(s, rows, k_stage, self.lane);\n",
     ),
     edit(
         "V slot released before the products are complete",
@@ -141,7 +146,12 @@ PHASES = (
         "  PipelineState<kVStages> v{0, 0};",
         "  PipelineState<kVStages> v{0, 1};",
     ),
-    edit("Q waited for with phase 1", FP8, "mbarrier_wait(q_full(), 0)", "mbarrier_wait(q_full(), 1)"),
+    edit(
+        "Q waited for with phase 1",
+        FP8,
+        "mbarrier_wait(q_full(consumer), q_phase)",
+        "mbarrier_wait(q_full(consumer), 1 - q_phase)",
+    ),
     drop("phase never flips", FP8, "      phase ^= 1;\n"),
     edit(
         "raw V ring one slot too short in one role",
@@ -172,8 +182,8 @@ COUNTS = (
     edit("16 bytes too few announced for K", FP8, "kKTxBytes = 24576;", "kKTxBytes = 24560;"),
     edit("16 bytes too many announced for K", FP8, "kKTxBytes = 24576;", "kKTxBytes = 24592;"),
     edit("16 bytes too few announced for V", FP8, "kVTxBytes = 12288;", "kVTxBytes = 12272;"),
-    edit("16 bytes too many announced for Q", FP8, "kQTxBytes = 49152;", "kQTxBytes = 49168;"),
-    edit("half of Q announced", FP8, "kQTxBytes = 49152;", "kQTxBytes = 24576;"),
+    edit("16 bytes too many announced for Q", FP8, "kQTxBytes = 16384;", "kQTxBytes = 16400;"),
+    edit("half of Q announced", FP8, "kQTxBytes = 16384;", "kQTxBytes = 8192;"),
     edit("one V block not loaded", FP8, "block >= -1; --block", "block >= 0; --block"),
 )
 
@@ -237,22 +247,22 @@ TURNS = (
     drop(
         "first turn not given",
         FP8,
-        "  if (consumer + 1 == kNumConsumers && tile.num_blocks > 1) "
-        "bar_arrive(turn_barrier(0), kTurnThreads);\n",
+        "  if (done == 0 && consumer + 1 == kNumConsumers && tile.num_blocks > 1) {\n"
+        "    bar_arrive(turn_barrier(0), kTurnThreads);\n  }\n",
     ),
     edit(
         "turn not passed on by a skipped block",
         FP8,
-        "bar_sync(turn_barrier(self.index), kTurnThreads);\npass_turn(self.index, block);\n",
+        "bar_sync(turn_barrier(self.index), kTurnThreads);\npass_turn(self, block);\n",
         "bar_sync(turn_barrier(self.index), kTurnThreads);\n",
     ),
-    edit("turn passed to itself", FP8, _PASS_ON, "    bar_arrive(turn_barrier(consumer), kTurnThreads);\n"),
+    edit("turn passed to itself", FP8, _PASS_ON, "    bar_arrive(turn_barrier(self.index), kTurnThreads);\n"),
     edit("turn of the wrong width", FP8, "kTurnThreads = 256;", "kTurnThreads = 384;"),
     edit(
         "turn passed to the one after the next",
         FP8,
         _PASS_ON,
-        "    bar_arrive(turn_barrier((consumer + 2) % kNumConsumers), kTurnThreads);\n",
+        "    bar_arrive(turn_barrier((self.index + 2) % kNumConsumers), kTurnThreads);\n",
     ),
     edit(
         "register pool overdrawn, 384 threads", BF16, "kProducerRegisters = 24;", "kProducerRegisters = 32;"
@@ -287,12 +297,17 @@ LAYOUTS = (
         "cvt_e4m3x4(s[8 * i], s[8 * i + 1], s[8 * i + 4], s[8 * i + 5])",
         "cvt_e4m3x4(s[8 * i], s[8 * i + 4], s[8 * i + 1], s[8 * i + 5])",
     ),
-    edit("columns of V swapped", FP8, "lane < 16 ? 0x6420u : 0x7531u", "lane < 16 ? 0x7531u : 0x6420u"),
+    edit(
+        "columns of V swapped",
+        FP8,
+        "self.even_first = lane < 16 ? 0x6420u : 0x7531u",
+        "self.even_first = lane < 16 ? 0x7531u : 0x6420u",
+    ),
     edit(
         "raw V read without swizzle",
         FP8,
-        "swizzle<kVWidth>(token * kVWidth + column_unit % kVChunkUnits * 16)",
-        "token * kVWidth + column_unit % kVChunkUnits * 16",
+        "swizzle<kVWidth>(((matrix & 1) * 8 + row) * kVWidth + matrix / 2 * 16)",
+        "((matrix & 1) * 8 + row) * kVWidth + matrix / 2 * 16",
     ),
     edit("wrong step along K", FP8, "kKStepBytes = 32;", "kKStepBytes = 64;"),
     edit(
@@ -317,13 +332,13 @@ MASKS = (
     edit(
         "V beyond the sequence not cleared in the transpose",
         FP8,
-        "> valid_tokens) {\n    r[0]",
-        "> valid_tokens + 4096) {\n    r[0]",
+        "> valid_tokens) {\n    const i32 first_token",
+        "> valid_tokens + 4096) {\n    const i32 first_token",
     ),
     edit(
         "V beyond the sequence not cleared",
         BF16,
-        "      st_shared_v4_u32(v_tile(0) + chunk * kVChunkBytes + unit * 16, 0, 0, 0, 0);\n",
+        "      st_shared_v4_u32(v_tile(v.stage) + chunk * kVChunkBytes + unit * 16, 0, 0, 0, 0);\n",
         "",
     ),
     edit(
@@ -347,7 +362,7 @@ MASKS = (
     drop(
         "rescale of O forgotten",
         BF16,
-        "  for (u32 i = 0; i < kOutputRegs; ++i) o[i] *= rescale[i / 2 % 2];\n",
+        "  MLA_UNROLL for (u32 i = 0; i < kOutputRegs; ++i) o[i] *= rescale[i / 2 % 2];\n",
     ),
     edit(
         "master of O shared by neighbours",

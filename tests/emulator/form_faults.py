@@ -12,8 +12,8 @@ TRANSPOSED_V = (
     edit(
         "one token too few cleared",
         "transposed",
-        "keep_valid_bytes(word[i], i, (i32)valid_tokens - (i32)group * 16)",
-        "keep_valid_bytes(word[i], i, (i32)valid_tokens + 1 - (i32)group * 16)",
+        "const i32 valid_in_group = (i32)valid_tokens - (i32)group * 16;",
+        "const i32 valid_in_group = (i32)valid_tokens + 1 - (i32)group * 16;",
     ),
     edit(
         "tokens cleared in the order of the sequence",
@@ -29,7 +29,7 @@ TRANSPOSED_V = (
     drop(
         "no wait for the cleared tokens",
         "transposed",
-        "if (has_tail(tile)) mbarrier_wait(v_tail_cleared(), 0);",
+        "if (has_tail(tile) && (kKStages > 1 || block == 0)) mbarrier_wait(v_tail_cleared(), q_phase);",
     ),
     edit("chunk copied to the place of another", "transposed", _COPY_1, _COPY_1.replace("Chunk1", "Chunk0")),
     edit(
@@ -47,7 +47,7 @@ TRANSPOSED_V = (
 )
 
 _FINISH_ROPE = "  wgmma_commit_group();\n  wgmma_wait_group<0>(s);\n}\n"
-_RELEASE_K = "  release_slot(k_empty(k_stage), self.lane);\n"
+_RELEASE_K = "  release_keys(self, block, k_stage);\n"
 _ADD_ROPE = "  add_rope(s, self.q, k_stage);\n"
 
 RAW_ROPE = (
@@ -74,7 +74,7 @@ RAW_ROPE = (
 )
 
 _FOLD = "  fold_v_scales(s, rows, k_stage, self.lane);\n"
-_RELEASE_AT_END = "release_slot(k_empty(k_stage), self.lane);  // with the scales of V that softmax has read"
+_RELEASE_AT_END = "release_keys(self, block, k_stage);  // with the scales of V that softmax has read"
 _STORE_V_SCALES = "      store_v_scales(v_scale_tile(k.stage), v_scale, lane);\n"
 _HAND_OVER = "      hand_over_scales(k_full(k.stage), lane);\n"
 

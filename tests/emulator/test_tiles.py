@@ -13,7 +13,7 @@ from mla_codegen.render import render
 from mla_codegen.spec import Spec
 from tests.emulator.support import plan_of
 
-SKIPPED_TURN = "    bar_sync(turn_barrier(self.index), kTurnThreads);\n    pass_turn(self.index, block);\n"
+SKIPPED_TURN = "    bar_sync(turn_barrier(self.index), kTurnThreads);\n    pass_turn(self, block);\n"
 TILES: dict[str, tuple[str, dict[str, Any]]] = {
     "bf16, blocks of 64 keys": ("dsv3_bf16_sm90", {"tile": {"block_n": 64}}),
     "bf16, three consumers": ("dsv3_bf16_sm90", {"schedule": {"consumers": 3}}),

@@ -529,7 +529,7 @@ def test_features_are_those_of_the_spec(name: str) -> None:
     assert features.clears_v_tail is not fp8
     assert features.lazy_softmax is True
     assert (features.lowers_lift, features.flushes_output) == (fp8, fp8)
-    assert (features.rereads_tile, features.rolls_chunks) == (False, False)
+    assert (features.rereads_tile, features.renews_q) == (False, False)
     assert features.causal is ("full" not in name)
     assert features.debug is False
     step = "_softmax_step_lazy.cu.j2" if fp8 else "_softmax_step_online.cu.j2"
