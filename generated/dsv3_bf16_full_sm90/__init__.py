@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "cb736392790feab0d8fc8f8f3f34115de55233ef0f6692be4b3223b353fcc76f"
+SOURCE_DIGEST = "a3eda3b2210d0fad1ad5dd06222b3e1ceb4fd2eaa1e8b7ce8eed0ca0536f72eb"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

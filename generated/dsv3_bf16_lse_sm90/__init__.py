@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "9b7b9cf30990d235a2deee703210fa84c618ce65fce9fdb222afd8bd6c09f01c"
+SOURCE_DIGEST = "10f90a509acbc9a423f3ddec8b36a65b1f2db4a1d11ceaaeb017e685be7e6679"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

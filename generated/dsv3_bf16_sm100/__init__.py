@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "4e5169f1593b868bcf66412415e294d921cfe0d1c51fbf82a36b95d619696d11"
+SOURCE_DIGEST = "d6d0cdc7b39db32be8161b456f022837fed6e767bdf404f3bce592ed708f876e"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

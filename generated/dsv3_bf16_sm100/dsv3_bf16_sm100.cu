@@ -196,9 +196,7 @@ struct alignas(64) TensorMap {
 __device__ __forceinline__ u32 thread_index() { return threadIdx.x; }
 // The same, read anew: what is computed from it is not kept in a register over work that follows.
 __device__ __forceinline__ u32 thread_index_anew() {
-  u32 index;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-  return index;
+  u32 index; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index)); return index;
 }
 __device__ __forceinline__ u32 cta_index_x() { return blockIdx.x; }
 __device__ __forceinline__ u32 cta_index_y() { return blockIdx.y; }
@@ -493,11 +491,8 @@ struct PipelineState {
   u32 stage;
   u32 phase;
   __device__ __forceinline__ void advance() {
-    stage += 1;
-    if (stage == kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    if (stage == 0) phase ^= 1;
   }
 };
 // Descriptors of tcgen05.mma. PTX ISA, tcgen05: shared memory descriptor, instruction descriptor; sm_100a.

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "3f15f41d552273e55934bd31d884a3c9596ffd427b8017a2097fcd9e466888d4"
+SOURCE_DIGEST = "4ebb4843797433c26426de7d61588eb1f1d1bf95d7ea198ada7e9ef20b3cf2c3"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

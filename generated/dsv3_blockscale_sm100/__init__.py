@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "3702649c0cd720e890f2a2c57ff493800a7eed797434cae3ffc0cf7975a82395"
+SOURCE_DIGEST = "060720bbe44fd214eb4bd1efaa30fdf723cbb15b600566a3ea00cf26333c7659"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "bab52c5e9434cc2b7c0d026f685f3eac47784c724e51dc5dac875593f008af3c"
+SOURCE_DIGEST = "e5fcd079bc01841e027baccf769f80a443cdf6e5261029436fe633b8be202d11"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

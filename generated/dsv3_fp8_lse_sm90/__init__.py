@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "ba834ff29f5d782d3362e4f7344730c7a4470c2909ad8f1a426bcf8c4335c6dc"
+SOURCE_DIGEST = "1e50fe9cb314d1fc4b16a22b27dadbea42ae6a577e91e34565b5d9ed987f5491"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "603c435527804ec28860e3ea2366b54e3089f90dec0228763f3f73c4414e2026"
+SOURCE_DIGEST = "dea6009505816b52ee2467caa4a1943a000babab496933e7fa04d1ef4962907b"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

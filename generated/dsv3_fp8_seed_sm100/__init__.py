@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "a5b1bbc36cc2926ce37117fb94abb15586759830e164ca5c705fc0dabdcf1cdb"
+SOURCE_DIGEST = "c7ea087e1d563f87709eb4ad186d83bd41c75e318cfce50a06433e7d36c68dd5"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "66c158d1d73e528af224d73caa7f8d4d9c2cc4036039e2c7937d3b58a15ff530"
+SOURCE_DIGEST = "debd5722ba8be18ffd8819f8d3c1354fd8e777deeffc3ee09e4f7dde393e7caa"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -42,9 +42,7 @@ struct alignas(64) TensorMap {
 __device__ __forceinline__ u32 thread_index() { return threadIdx.x; }
 // The same, read anew: what is computed from it is not kept in a register over work that follows.
 __device__ __forceinline__ u32 thread_index_anew() {
-  u32 index;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-  return index;
+  u32 index; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index)); return index;
 }
 __device__ __forceinline__ u32 cta_index_x() { return blockIdx.x; }
 __device__ __forceinline__ u32 cta_index_y() { return blockIdx.y; }

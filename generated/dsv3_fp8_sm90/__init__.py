@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "40fca985ddf127be018c3fa932e904cbf32f500b2ed385630fb25dbea728c9e1"
+SOURCE_DIGEST = "ed9f86b7a9b98625c2ebd849ab0f7e370ff98aec72bf4c4dcc87387948e30b71"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -98,9 +98,7 @@ struct alignas(64) TensorMap {
 __device__ __forceinline__ u32 thread_index() { return threadIdx.x; }
 // The same, read anew: what is computed from it is not kept in a register over work that follows.
 __device__ __forceinline__ u32 thread_index_anew() {
-  u32 index;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-  return index;
+  u32 index; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index)); return index;
 }
 __device__ __forceinline__ u32 cta_index_x() { return blockIdx.x; }
 __device__ __forceinline__ u32 cta_index_y() { return blockIdx.y; }
@@ -278,14 +276,11 @@ __device__ __forceinline__ void wgmma_wait_group(float (&a)[kCountA], float (&b)
   pin_registers(b);
 }
 // Warpgroup matrix products D (+)= A * B with fp32 D in registers. PTX ISA: wgmma.mma_async; sm_90a.
-// A (64 x 32) and B (N x 32) e4m3 in shared memory, K-major
-template <int kN> __device__ __forceinline__ void wgmma_e4m3_ss(
+template <int kN> __device__ void wgmma_e4m3_ss(  // A (64 x 32) and B (N x 32) e4m3 in shared memory, K-major
     float (&d)[kN / 2], u64 a, u64 b, u32 accumulate);
-// A (64 x 16) and B (N x 16) bf16 in shared memory, K-major
-template <int kN> __device__ __forceinline__ void wgmma_bf16_ss(
+template <int kN> __device__ void wgmma_bf16_ss(  // A (64 x 16) and B (N x 16) bf16 in shared memory, K-major
     float (&d)[kN / 2], u64 a, u64 b, u32 accumulate);
-// A (64 x 32) e4m3 in registers, B (N x 32) in shared memory, K-major
-template <int kN> __device__ __forceinline__ void wgmma_e4m3_rs(
+template <int kN> __device__ void wgmma_e4m3_rs(  // A (64 x 32) e4m3 in registers, B (N x 32) in shared memory, K-major
     float (&d)[kN / 2], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, u32 accumulate);
 // Eight accumulators as operands.
 #define MLA_D8(i)                                                                             \
@@ -299,8 +294,7 @@ template <> __device__ __forceinline__ void wgmma_e4m3_ss<96>(
       "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, "
       "%41, %42, %43, %44, %45, %46, %47}, %48, %49, p, 1, 1;\n}"
       : MLA_D8(0), MLA_D8(8), MLA_D8(16), MLA_D8(24), MLA_D8(32), MLA_D8(40)
-      : "l"(a), "l"(b), "r"(accumulate)
-  );
+      : "l"(a), "l"(b), "r"(accumulate));
 }
 template <> __device__ __forceinline__ void wgmma_bf16_ss<96>(
     float (&d)[48], u64 a, u64 b, u32 accumulate) {
@@ -310,8 +304,7 @@ template <> __device__ __forceinline__ void wgmma_bf16_ss<96>(
       "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, "
       "%41, %42, %43, %44, %45, %46, %47}, %48, %49, p, 1, 1, 0, 0;\n}"
       : MLA_D8(0), MLA_D8(8), MLA_D8(16), MLA_D8(24), MLA_D8(32), MLA_D8(40)
-      : "l"(a), "l"(b), "r"(accumulate)
-  );
+      : "l"(a), "l"(b), "r"(accumulate));
 }
 template <> __device__ __forceinline__ void wgmma_e4m3_rs<128>(
     float (&d)[64], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, u32 accumulate) {
@@ -322,8 +315,7 @@ template <> __device__ __forceinline__ void wgmma_e4m3_rs<128>(
       "%41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, "
       "%61, %62, %63}, {%64, %65, %66, %67}, %68, p, 1, 1;\n}"
       : MLA_D8(0), MLA_D8(8), MLA_D8(16), MLA_D8(24), MLA_D8(32), MLA_D8(40), MLA_D8(48), MLA_D8(56)
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate)
-  );
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate));
 }
 
 }  // namespace mla
@@ -345,11 +337,8 @@ struct PipelineState {
   u32 stage;
   u32 phase;
   __device__ __forceinline__ void advance() {
-    stage += 1;
-    if (stage == kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    if (stage == 0) phase ^= 1;
   }
 };
 // Matrix descriptor in shared memory (PTX ISA, wgmma): start address / 16 in bits 0-13, leading offset / 16
@@ -652,11 +641,6 @@ __device__ __forceinline__ bool next_head(WorkTile& tile) {
   return tile.heads_left > 0;
 }
 
-// The same for the rows of one consumer.
-__device__ __forceinline__ RowBlocks consumer_blocks(const WorkTile& tile, u32 consumer) {
-  return row_blocks(tile, tile.row_begin + (i32)(consumer * kRowsPerConsumer), kRowsPerConsumer);
-}
-
 // Fills the tile of this CTA; false where the CTA has no query at all.
 __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) {
   const i32 sequence = (i32)cta_index_z() * kGridYLimit + (i32)cta_index_y();
@@ -702,8 +686,8 @@ __device__ __forceinline__ WorkTile read_work_tile(i32 done) {
   ld_shared_v4_u32(work_words(), a);
   ld_shared_v4_u32(work_words() + 16, b);
   const i32 head = (i32)a[0] + done;
-  return {head, (i32)a[1] - done, (i32)a[2], (i32)a[3], (i32)b[0], (i32)b[1],
-          (i32)b[2], (i32)b[3]};
+  return {head, (i32)a[1] - done, (i32)a[2], (i32)a[3],
+          (i32)b[0], (i32)b[1], (i32)b[2], (i32)b[3]};
 }
 
 // ---- load warp ----
@@ -914,15 +898,6 @@ __device__ __forceinline__ void transpose_piece(u32 source, u32 destination, u32
                   prmt(r[2], r[3], self.even_first), prmt(r[2], r[3], self.odd_first));
 }
 
-// Every kTransposeWarps-th piece of a block, from kFirst on: constants, so that only lanes have addresses.
-template <u32 kFirst>
-__device__ __forceinline__ void transpose_block(u32 source, u32 destination, const TransposeLane& self,
-                                                i32 valid_tokens) {
-  MLA_UNROLL for (u32 piece = kFirst; piece < kTransposePieces; piece += kTransposeWarps) {
-    transpose_piece(source, destination, piece / kVColumnGroups, piece % kVColumnGroups, self, valid_tokens);
-  }
-}
-
 // Waits on: v_raw_full, v_empty. Signals: v_raw_empty, v_full. Clears what lies beyond the sequence.
 template <u32 kWarp> __device__ __forceinline__ void transpose_warp(WorkTile tile, u32 lane) {
   const TransposeLane self = transpose_lane(lane);
@@ -932,7 +907,11 @@ template <u32 kWarp> __device__ __forceinline__ void transpose_warp(WorkTile til
     for (i32 block = tile.num_blocks - 1; block >= 0; --block) {
       mbarrier_wait(v_raw_full(raw.stage), raw.phase);
       mbarrier_wait(v_empty(v.stage), v.phase);
-      transpose_block<kWarp>(v_raw_tile(raw.stage), v_tile(v.stage), self, tile.kv_len - block * kBlockN);
+      // Every kTransposeWarps-th piece: constants, so that only lanes have addresses.
+      MLA_UNROLL for (u32 piece = kWarp; piece < kTransposePieces; piece += kTransposeWarps) {
+        transpose_piece(v_raw_tile(raw.stage), v_tile(v.stage), piece / kVColumnGroups,
+                        piece % kVColumnGroups, self, tile.kv_len - block * kBlockN);
+      }
       fence_proxy_async_shared();  // the tensor cores read what ordinary stores wrote
       warp_sync();
       if (lane == 0) {
@@ -953,10 +932,7 @@ typedef float Output[kOutputRegs];
 typedef u32 Probs[kProbRegs];
 
 // The rows of one warpgroup's queries, as matrices in shared memory.
-struct QueryRows {
-  u64 nope;
-  u64 rope;
-};
+struct QueryRows { u64 nope, rope; };
 
 // A tile in chunks of one swizzle width, the reduction contiguous.
 __device__ __forceinline__ u64 k_major_descriptor(u32 tile, u32 width, u32 swizzle_mode) {
@@ -1377,7 +1353,8 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 con
   for (i32 done = 0;; ++done) {
     const u32 q_phase = (u32)done % 2;
     const WorkTile tile = read_work_tile(done);
-    const RowBlocks blocks = consumer_blocks(tile, consumer);
+    const i32 first_row = tile.row_begin + (i32)(consumer * kRowsPerConsumer);
+    const RowBlocks blocks = row_blocks(tile, first_row, kRowsPerConsumer);
     const i32 row_in_tile = (i32)first_row_of_thread();
     self.visible[0] = visible_keys(tile, tile.row_begin + row_in_tile);
     self.visible[1] = visible_keys(tile, tile.row_begin + row_in_tile + 8);
@@ -1419,7 +1396,7 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 con
       finish_scores<true>(s, o, p, rows, self, block, k.stage);
       k.advance();
 
-      const i32 unmasked = consumer_blocks(read_work_tile(done), consumer).unmasked;
+      const i32 unmasked = row_blocks(read_work_tile(done), first_row, kRowsPerConsumer).unmasked;
       for (--block; block >= unmasked; --block) kv_step<true>(s, o, p, rows, k, v, self, block);
       // At most kFlushBlocks products P * V between two flushes; what is left at the end is added below.
       for (i32 end = block + 1 + kMaskedBlocks - kFlushBlocks; block >= 0; end -= kFlushBlocks) {
@@ -1427,7 +1404,6 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 con
         const float keep[2] = {1.0f, 1.0f};
         if (block < end) flush_output(o, self.o_master, keep);
       }
-
       // P * V of block 0, outside the turns.
       mbarrier_wait(v_full(v.stage), v.phase);
       wgmma_fence();
@@ -1446,11 +1422,7 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 con
 
 // ---- entry ----
 
-enum class Role : u32 {
-  load,  // one lane issues all bulk copies; the warp carries the scales
-  transpose,  // V rows -> transposed V; clears the tail of the sequence
-  consumer,  // 3 warpgroups of 64 rows: Q*K, softmax, P*V, output
-};
+enum class Role : u32 { load, transpose, consumer };
 
 __device__ __forceinline__ Role role_of(u32 warp) {
   if (warp < kLoadWarpEnd) return Role::load;

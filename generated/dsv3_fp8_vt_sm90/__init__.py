@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "829ae97b09b1c7d07d8b22e51509f949c1e6c39ddfc691800524e24cd9c6dbfa"
+SOURCE_DIGEST = "caddfb1a33d086b140bc86ecd70df79dfa2a488d9979638987775c05f5e708b6"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

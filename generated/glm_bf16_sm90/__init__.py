@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "9ccea88b4448b837603e1896284f2858aa733383dfb32c5de2347baa28fe1ffe"
+SOURCE_DIGEST = "2e1d6bc978fcb797efd8b070ab51efb2d79a919f217859d7b7093212cfb64489"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

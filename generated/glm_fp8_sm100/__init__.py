@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "7c9db4b7c5c64370f5481b0295306f96a86d9060d7ee12a4d420ff34d89d527b"
+SOURCE_DIGEST = "75c935981e1ac654de57d6a87a669b6250d516d138866245f1420fe0009b65b1"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

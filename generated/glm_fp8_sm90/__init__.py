@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "17cab708f01e5cde7eebc1343f4ebafc25e106c0b86db4730f25a30882bd90d3"
+SOURCE_DIGEST = "195939c096c61ddc27624cef4311a0d7f80103fae7fff65377aecf467b051928"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -95,9 +95,7 @@ struct alignas(64) TensorMap {
 __device__ __forceinline__ u32 thread_index() { return threadIdx.x; }
 // The same, read anew: what is computed from it is not kept in a register over work that follows.
 __device__ __forceinline__ u32 thread_index_anew() {
-  u32 index;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-  return index;
+  u32 index; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index)); return index;
 }
 __device__ __forceinline__ u32 cta_index_x() { return blockIdx.x; }
 __device__ __forceinline__ u32 cta_index_y() { return blockIdx.y; }
@@ -260,14 +258,11 @@ __device__ __forceinline__ void wgmma_wait_group(float (&a)[kCountA], float (&b)
   pin_registers(b);
 }
 // Warpgroup matrix products D (+)= A * B with fp32 D in registers. PTX ISA: wgmma.mma_async; sm_90a.
-// A (64 x 32) and B (N x 32) e4m3 in shared memory, K-major
-template <int kN> __device__ __forceinline__ void wgmma_e4m3_ss(
+template <int kN> __device__ void wgmma_e4m3_ss(  // A (64 x 32) and B (N x 32) e4m3 in shared memory, K-major
     float (&d)[kN / 2], u64 a, u64 b, u32 accumulate);
-// A (64 x 16) and B (N x 16) bf16 in shared memory, K-major
-template <int kN> __device__ __forceinline__ void wgmma_bf16_ss(
+template <int kN> __device__ void wgmma_bf16_ss(  // A (64 x 16) and B (N x 16) bf16 in shared memory, K-major
     float (&d)[kN / 2], u64 a, u64 b, u32 accumulate);
-// A (64 x 32) e4m3 in registers, B (N x 32) in shared memory, K-major
-template <int kN> __device__ __forceinline__ void wgmma_e4m3_rs(
+template <int kN> __device__ void wgmma_e4m3_rs(  // A (64 x 32) e4m3 in registers, B (N x 32) in shared memory, K-major
     float (&d)[kN / 2], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, u32 accumulate);
 // Eight accumulators as operands.
 #define MLA_D8(i)                                                                             \
@@ -280,8 +275,7 @@ template <> __device__ __forceinline__ void wgmma_e4m3_ss<64>(
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
       "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1;\n}"
       : MLA_D8(0), MLA_D8(8), MLA_D8(16), MLA_D8(24)
-      : "l"(a), "l"(b), "r"(accumulate)
-  );
+      : "l"(a), "l"(b), "r"(accumulate));
 }
 template <> __device__ __forceinline__ void wgmma_bf16_ss<64>(
     float (&d)[32], u64 a, u64 b, u32 accumulate) {
@@ -290,8 +284,7 @@ template <> __device__ __forceinline__ void wgmma_bf16_ss<64>(
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
       "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, 0;\n}"
       : MLA_D8(0), MLA_D8(8), MLA_D8(16), MLA_D8(24)
-      : "l"(a), "l"(b), "r"(accumulate)
-  );
+      : "l"(a), "l"(b), "r"(accumulate));
 }
 template <> __device__ __forceinline__ void wgmma_e4m3_rs<256>(
     float (&d)[128], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, u32 accumulate) {
@@ -307,8 +300,7 @@ template <> __device__ __forceinline__ void wgmma_e4m3_rs<256>(
       "%132, p, 1, 1;\n}"
       : MLA_D8(0), MLA_D8(8), MLA_D8(16), MLA_D8(24), MLA_D8(32), MLA_D8(40), MLA_D8(48), MLA_D8(56),
       MLA_D8(64), MLA_D8(72), MLA_D8(80), MLA_D8(88), MLA_D8(96), MLA_D8(104), MLA_D8(112), MLA_D8(120)
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate)
-  );
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate));
 }
 
 }  // namespace mla
@@ -330,11 +322,8 @@ struct PipelineState {
   u32 stage;
   u32 phase;
   __device__ __forceinline__ void advance() {
-    stage += 1;
-    if (stage == kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    if (stage == 0) phase ^= 1;
   }
 };
 // Matrix descriptor in shared memory (PTX ISA, wgmma): start address / 16 in bits 0-13, leading offset / 16
@@ -617,11 +606,6 @@ __device__ __forceinline__ bool next_head(WorkTile& tile) {
   return tile.heads_left > 0;
 }
 
-// The same for the rows of one consumer.
-__device__ __forceinline__ RowBlocks consumer_blocks(const WorkTile& tile, u32 consumer) {
-  return row_blocks(tile, tile.row_begin + (i32)(consumer * kRowsPerConsumer), kRowsPerConsumer);
-}
-
 // Fills the tile of this CTA; false where the CTA has no query at all.
 __device__ __forceinline__ bool find_work(const Params& params, WorkTile& tile) {
   const i32 sequence = (i32)cta_index_z() * kGridYLimit + (i32)cta_index_y();
@@ -671,8 +655,8 @@ __device__ __forceinline__ WorkTile read_work_tile(i32 done) {
   const i32 head = (i32)a[0] + done;
   u32 c[4];
   ld_shared_v4_u32(work_words() + 32, c);
-  return {head, (i32)a[1] - done, (i32)c[0], (i32)a[2], (i32)a[3], (i32)b[0], (i32)b[1],
-          (i32)b[2], (i32)b[3]};
+  return {head, (i32)a[1] - done, (i32)c[0], (i32)a[2], (i32)a[3],
+          (i32)b[0], (i32)b[1], (i32)b[2], (i32)b[3]};
 }
 
 // ---- load warp ----
@@ -888,10 +872,7 @@ typedef float Output[kOutputRegs];
 typedef u32 Probs[kProbRegs];
 
 // The rows of one warpgroup's queries, as matrices in shared memory.
-struct QueryRows {
-  u64 nope;
-  u64 rope;
-};
+struct QueryRows { u64 nope, rope; };
 
 // A tile in chunks of one swizzle width, the reduction contiguous.
 __device__ __forceinline__ u64 k_major_descriptor(u32 tile, u32 width, u32 swizzle_mode) {
@@ -1305,7 +1286,8 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 con
   for (i32 done = 0;; ++done) {
     const u32 q_phase = (u32)done % 2;
     const WorkTile tile = read_work_tile(done);
-    const RowBlocks blocks = consumer_blocks(tile, consumer);
+    const i32 first_row = tile.row_begin + (i32)(consumer * kRowsPerConsumer);
+    const RowBlocks blocks = row_blocks(tile, first_row, kRowsPerConsumer);
     const i32 row_in_tile = (i32)first_row_of_thread();
     self.visible[0] = visible_keys(tile, tile.row_begin + row_in_tile);
     self.visible[1] = visible_keys(tile, tile.row_begin + row_in_tile + 8);
@@ -1353,7 +1335,7 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 con
       }
       k.advance();
 
-      const i32 unmasked = consumer_blocks(read_work_tile(done), consumer).unmasked;
+      const i32 unmasked = row_blocks(read_work_tile(done), first_row, kRowsPerConsumer).unmasked;
       for (--block; block >= unmasked; --block) kv_step<true>(s, o, p, rows, k, v, self, block);
       // At most kFlushBlocks products P * V between two flushes; what is left at the end is added below.
       for (i32 end = block + 1 + kMaskedBlocks - kFlushBlocks; block >= 0; end -= kFlushBlocks) {
@@ -1361,7 +1343,6 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 con
         const float keep[2] = {1.0f, 1.0f};
         if (block < end) flush_output(o, self.o_master, keep);
       }
-
       // P * V of block 0, outside the turns.
       mbarrier_wait(v_full(v.stage), v.phase);
       wgmma_fence();
@@ -1380,12 +1361,7 @@ __device__ __forceinline__ void consumer_warpgroup(const Params& params, u32 con
 
 // ---- entry ----
 
-enum class Role : u32 {
-  load,  // one lane issues all bulk copies; the warp carries the scales
-  tail,  // clears V beyond the sequence, once a head
-  idle,  // nothing: they complete the producer warpgroup
-  consumer,  // 2 warpgroups of 64 rows: Q*K, softmax, P*V, output
-};
+enum class Role : u32 { load, tail, idle, consumer };
 
 __device__ __forceinline__ Role role_of(u32 warp) {
   if (warp < kLoadWarpEnd) return Role::load;

@@ -4,10 +4,7 @@ struct PipelineState {
   u32 stage;
   u32 phase;
   __device__ __forceinline__ void advance() {
-    stage += 1;
-    if (stage == kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    if (stage == 0) phase ^= 1;
   }
 };
