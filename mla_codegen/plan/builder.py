@@ -166,6 +166,17 @@ def _variant(
     )
 
 
+def _run_heads(tiles: Tiles, persistent: bool | str) -> int | None:
+    """Heads of a CTA, None where the launch decides.
+
+    With one slot of V the tail warp cannot tell by parity whether the slot holds the first block of its head
+    or still the last but one of the head before, so that a CTA has one head, whatever is asked for.
+    """
+    if not tiles.transposes_v and tiles.v_stages == 1:
+        return 1
+    return {"auto": None, True: constants.LONGEST_RUN, False: 1}[persistent]
+
+
 def _launch(tiles: Tiles, memory: Smem, registers: Registers, persistent: bool | str) -> Launch:
     return Launch(
         threads=num_threads(tiles),
@@ -173,7 +184,7 @@ def _launch(tiles: Tiles, memory: Smem, registers: Registers, persistent: bool |
         block_m=tiles.block_m,
         block_n=tiles.block_n,
         grid_y_limit=constants.GRID_Y_LIMIT,
-        run_heads=None if persistent == "auto" else constants.LONGEST_RUN if persistent else 1,
+        run_heads=_run_heads(tiles, persistent),
         longest_run=constants.LONGEST_RUN,
         sms=constants.SMS,
         launch_registers=registers.launch,

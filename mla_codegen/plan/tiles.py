@@ -293,8 +293,8 @@ class Tiles:
     def renews_q(self) -> bool:
         """Whether the descriptors of Q, of 16-bit types, are made anew at every block.
 
-        Kept over the blocks, those of 28 and 32 steps spilled 24 and 40 bytes, those of 24 none. With V of 256,
-        nope of 256 spilled 12 bytes, nope of 192 and rope of 64 none.
+        Kept over the blocks, those of 28 and 32 steps spilled 24 and 40 bytes, those of 24 none. With V of
+        256, nope of 256 spilled 12 bytes, nope of 192 and rope of 64 none.
         """
         if self.fp8:
             return False

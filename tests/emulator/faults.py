@@ -41,12 +41,16 @@ WAITS = (
         "  mbarrier_wait(v_full(v.stage), v.phase);\n  if (blocks.visible > 0) {\n",
         "  if (blocks.visible > 0) {\n",
     ),
-    drop("no wait for the cleared tail", BF16, "  if (has_tail(tile) && (kKStages > 1 || block == 0)) mbarrier_wait(v_tail_cleared(), q_phase);\n"),
+    drop(
+        "no wait for the cleared tail",
+        BF16,
+        "  if (has_tail(tile) && (kKStages > 1 || block == 0)) mbarrier_wait(v_tail_cleared(), q_phase);\n",
+    ),
     edit(
         "tail warp does not wait for V",
         BF16,
-        "    q.advance();\n    mbarrier_wait(v_full(v.stage), v.phase);\n",
-        "    q.advance();\n",
+        "    mbarrier_wait(v_full(v.stage), v.phase);\n    // Swizzling",
+        "    // Swizzling",
     ),
 )
 

@@ -296,7 +296,10 @@ def takers(name: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_every_wait_and_arrival_names_its_barrier(name: str) -> None:
-    named = rf"({'|'.join(sorted(accessors(name)))})" + r"\((?:|0|stage|\w+\.stage|\w+_stage|consumer|self\.index)\)"
+    named = (
+        rf"({'|'.join(sorted(accessors(name)))})"
+        + r"\((?:|0|stage|\w+\.stage|\w+_stage|consumer|self\.index)\)"
+    )
     handed = takers(name)
     primitives = dict.fromkeys(VERBS, 0) | dict.fromkeys(BULK_COPIES, 2)
     found = []
@@ -720,7 +723,9 @@ PAIRED_FLOWS = BF16_FLOWS | {
     "consumer_warpgroup": tuple(
         part
         for step in BF16_FLOWS["consumer_warpgroup"]
-        for part in (("kv_step_lazy", "kv_step_lazy", "kv_step<true>") if step == "kv_step<false>" else (step,))
+        for part in (
+            ("kv_step_lazy", "kv_step_lazy", "kv_step<true>") if step == "kv_step<false>" else (step,)
+        )
     ),
 }
 
@@ -883,7 +888,10 @@ def test_pairs_of_blocks_take_turns_with_p(name: str) -> None:
     pair = re.search(r"for\(;block>=1;block-=2\)\{(.*?)\}if\(block==0\)kv_step<true>\(s,o,p,", consumer)
     assert pair
     steps = [call.arguments for call in calls(pair[1]) if call.callee == "kv_step_lazy"]
-    assert [(step[2:4], step[-1]) for step in steps] == [(["p", "next_p"], "block"), (["next_p", "p"], "block-1")]
+    assert [(step[2:4], step[-1]) for step in steps] == [
+        (["p", "next_p"], "block"),
+        (["next_p", "p"], "block-1"),
+    ]
     step = function(name, "kv_step_lazy")
     assert "issue_in_turn(s,o,p," in step and "next_p[i]=" in step and "online_softmax(s,o,next_p," in step
     assert all(f"sum[{half}]>rows.sum_limit[{half}]" in step for half in (0, 1))
