@@ -137,7 +137,7 @@ def weighted_folded(
 
 
 def whole_warps(row_ids: np.ndarray, cu_seqlens_q: np.ndarray, warp_rows: int) -> np.ndarray:
-    """All rows of the warps that some rows are in, increasing; a warp's rows in front of its sequence are no rows.
+    """All rows of the warps that some rows are in, increasing; what lies in front of a sequence is no row.
 
     Args:
         row_ids: increasing places in the ragged query tensor.
@@ -159,7 +159,7 @@ def keys_seen(rows: np.ndarray, q_len: int, kv_len: int, causal: bool) -> np.nda
 
 
 def rows_of(rows: np.ndarray, q_len: int, kv_len: int, causal: bool, rounding: PRounding) -> Rows:
-    """Where some rows of a sequence lie in the kernel's groups and warps, which end where the sequence does."""
+    """Where some rows of a sequence lie in the kernel's groups and warps, which end where it does."""
     first = q_len + (rows - q_len) // rounding.group_rows * rounding.group_rows
     last = first + rounding.group_rows - 1
     return Rows(

@@ -20,10 +20,10 @@ def query_tiles(variant: Variant, problem: Problem) -> int:
 def run_heads(variant: Variant, problem: Problem) -> int:
     """Heads that a CTA goes through, one after the other.
 
-    The next head's K and V are fetched while the head before is still worked on, and a CTA is started once a
-    run instead of once a head: that hides some `_GAP` blocks of time a head. But longer runs are
-    harder to share evenly. With a causal mask, tiles of falling length level that out; with a full mask all
-    runs are alike, and what counts is how well their number fits the multiprocessors.
+    The next head's K and V are fetched while the head before is still worked on, and a CTA is started
+    once a run instead of once a head: that hides some `_GAP` blocks of time a head. But longer runs are
+    harder to share evenly. With a causal mask, tiles of falling length level that out; with a full mask
+    all runs are alike, and what counts is how well their number fits the multiprocessors.
     """
     launch = variant.launch
     if launch.run_heads is not None:

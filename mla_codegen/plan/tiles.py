@@ -257,8 +257,8 @@ class Tiles:
 
     @property
     def masked_blocks(self) -> int:
-        """KV blocks of a warpgroup that count as masked, at most: the last keys of 64 rows lie in 64 successive
-        keys, and these in so many blocks."""
+        """KV blocks of a warpgroup that count as masked, at most: the last keys of 64 rows lie in 64
+        successive keys, and these in so many blocks."""
         return (WGMMA_ROWS + self.block_n - 2) // self.block_n + 1
 
     @property
