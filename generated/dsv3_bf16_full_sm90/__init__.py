@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "a3eda3b2210d0fad1ad5dd06222b3e1ceb4fd2eaa1e8b7ce8eed0ca0536f72eb"
+SOURCE_DIGEST = "13562be0c7aaa60bcc4256174099a3a09a20569bd179e57d3b0b82c4af35d085"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

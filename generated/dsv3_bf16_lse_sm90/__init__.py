@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "10f90a509acbc9a423f3ddec8b36a65b1f2db4a1d11ceaaeb017e685be7e6679"
+SOURCE_DIGEST = "45bfced52d0472ff8f1bb29f62376ea11b93787e36f9ff94b81da43f1f75b7b5"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "d6d0cdc7b39db32be8161b456f022837fed6e767bdf404f3bce592ed708f876e"
+SOURCE_DIGEST = "444b10aba60a4d6f678856a7c6a35863bf95022cf9cb90506c717dd93e7e5abb"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

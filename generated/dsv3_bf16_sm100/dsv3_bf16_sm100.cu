@@ -795,9 +795,9 @@ struct alignas(1024) MLASmemStorage {
   static constexpr u32 k_scale_bytes = 0;  // BN * sizeof(scale), one buffer
   static constexpr u32 correction_smem_size = 256;  // elements, one for each softmax thread
 
-  alignas(1024) u8 q_smem[98304];  // Each half of Q: nope, then rope, 128 rows. The output is staged here at the end.
+  alignas(1024) u8 q_smem[98304];  // Each half of Q: nope, then rope, 128 rows; at the end the output.
   alignas(1024) u8 kv_smem[131072];  // Ring in which K_nope and V alternate, then K_rope; 128 rows a slot.
-  alignas(4) float correction_smem[256];  // The factor by which softmax lets correction rescale O, one for each softmax thread.
+  alignas(4) float correction_smem[256];  // Factors by which correction rescales O, one a softmax thread.
   alignas(8) u64 mbar_base[20];  // mbarriers.
   alignas(4) u32 tmem_addr[1];  // Base of tensor memory.
 };
@@ -992,8 +992,8 @@ __device__ __forceinline__ void bring_v(const TensorMaps& maps, const Params& pa
 }
 
 // Waits on: kv_empty.
-// Signals: q1_full, kv_full: one lane, by its
-// arrival and the bytes of its copies or, for scales, once all lanes have written theirs.
+// Signals: q1_full, kv_full:
+// one lane, by its arrival and the bytes of its copies or, for scales, once all lanes have written theirs.
 __device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, const WorkTile& tile,
                                           u32 lane) {
   const bool issues_copies = elect_sync();
@@ -1703,9 +1703,9 @@ struct alignas(1024) MLASmemStorage {
   static constexpr u32 k_scale_bytes = 0;  // BN * sizeof(scale), one buffer
   static constexpr u32 correction_smem_size = 256;  // elements, one for each softmax thread
 
-  alignas(1024) u8 q_smem[49152];  // Each half of Q: nope, then rope, 128 rows. The output is staged here at the end.
+  alignas(1024) u8 q_smem[49152];  // Each half of Q: nope, then rope, 128 rows; at the end the output.
   alignas(1024) u8 kv_smem[163840];  // Ring of K (nope, then rope), then ring of V; 128 rows a slot.
-  alignas(4) float correction_smem[256];  // The factor by which softmax lets correction rescale O, one for each softmax thread.
+  alignas(4) float correction_smem[256];  // Factors by which correction rescales O, one a softmax thread.
   alignas(8) u64 mbar_base[21];  // mbarriers.
   alignas(4) u32 tmem_addr[1];  // Base of tensor memory.
 };
@@ -1904,8 +1904,8 @@ __device__ __forceinline__ void bring_v(const TensorMaps& maps, const Params& pa
 }
 
 // Waits on: k_empty, v_empty.
-// Signals: k_full, v_full: one lane, by its
-// arrival and the bytes of its copies or, for scales, once all lanes have written theirs.
+// Signals: k_full, v_full:
+// one lane, by its arrival and the bytes of its copies or, for scales, once all lanes have written theirs.
 __device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, const WorkTile& tile,
                                           u32 lane) {
   const bool issues_copies = elect_sync();

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "4ebb4843797433c26426de7d61588eb1f1d1bf95d7ea198ada7e9ef20b3cf2c3"
+SOURCE_DIGEST = "78a68808410776e67b8bbc1694959d864b430a77cb69e146dd0fdb7bab7621ac"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

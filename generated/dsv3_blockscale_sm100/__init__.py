@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "060720bbe44fd214eb4bd1efaa30fdf723cbb15b600566a3ea00cf26333c7659"
+SOURCE_DIGEST = "8916633871903fba4383d4c875d82ff9959e76e2aea15c410cfc4df887f95a3a"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

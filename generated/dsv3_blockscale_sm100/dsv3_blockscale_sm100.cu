@@ -55,12 +55,18 @@
 //   mma         12     32       48         one lane issues all products
 //   load        13     32       48         one lane issues all bulk copies
 //   converter   14-15  64       48         e4m3 rope -> bf16; clears V rows beyond the sequence, once
-//   role        waits on                                                      signals
-//   softmax     alpha_empty, s_full, o_full                                   p_first, p_rest, alpha_full
-//   correction  alpha_full, o_full                                            p_first, alpha_empty
-//   mma         p_first, p_rest, q1_full, kv_full, v_tail_cleared, rope_full  s_full, kv_empty, o_full
-//   load        kv_empty                                                      q1_full, kv_full, q_rope_raw_full, rope_raw_full
-//   converter   kv_full, q_rope_raw_full, rope_raw_full                       v_tail_cleared, rope_full
+//   role        waits on
+//   softmax     alpha_empty, s_full, o_full
+//   correction  alpha_full, o_full
+//   mma         p_first, p_rest, q1_full, kv_full, v_tail_cleared, rope_full
+//   load        kv_empty
+//   converter   kv_full, q_rope_raw_full, rope_raw_full
+//   role        signals
+//   softmax     p_first, p_rest, alpha_full
+//   correction  p_first, alpha_empty
+//   mma         s_full, kv_empty, o_full
+//   load        q1_full, kv_full, q_rope_raw_full, rope_raw_full
+//   converter   v_tail_cleared, rope_full
 //
 // Barriers in shared memory (arrivals and bytes of one phase):
 //   barrier          stages  arrivals  bytes  signalled by            waited on by
@@ -135,12 +141,18 @@
 //   mma         12     32       48         one lane issues all products
 //   load        13     32       48         one lane issues all bulk copies
 //   converter   14-15  64       48         e4m3 rope -> bf16; clears V rows beyond the sequence, once
-//   role        waits on                                                    signals
-//   softmax     alpha_empty, s_full, o_full                                 p_first, p_rest, alpha_full
-//   correction  alpha_full, o_full                                          p_first, alpha_empty
-//   mma         p_first, p_rest, k_full, v_full, v_tail_cleared, rope_full  s_full, k_empty, v_empty, o_full
-//   load        k_empty, v_empty                                            k_full, v_full, q_rope_raw_full, rope_raw_full
-//   converter   v_full, q_rope_raw_full, rope_raw_full                      v_tail_cleared, rope_full
+//   role        waits on
+//   softmax     alpha_empty, s_full, o_full
+//   correction  alpha_full, o_full
+//   mma         p_first, p_rest, k_full, v_full, v_tail_cleared, rope_full
+//   load        k_empty, v_empty
+//   converter   v_full, q_rope_raw_full, rope_raw_full
+//   role        signals
+//   softmax     p_first, p_rest, alpha_full
+//   correction  p_first, alpha_empty
+//   mma         s_full, k_empty, v_empty, o_full
+//   load        k_full, v_full, q_rope_raw_full, rope_raw_full
+//   converter   v_tail_cleared, rope_full
 //
 // Barriers in shared memory (arrivals and bytes of one phase):
 //   barrier          stages  arrivals  bytes  signalled by            waited on by
@@ -833,9 +845,9 @@ struct alignas(1024) MLASmemStorage {
   static constexpr u32 k_scale_bytes = 0;  // BN * sizeof(scale), one buffer
   static constexpr u32 correction_smem_size = 256;  // elements, one for each softmax thread
 
-  alignas(1024) u8 q_smem[98304];  // Each half of Q: nope, then rope, 128 rows. The output is staged here at the end.
+  alignas(1024) u8 q_smem[98304];  // Each half of Q: nope, then rope, 128 rows; at the end the output.
   alignas(1024) u8 kv_smem[131072];  // Ring in which K_nope and V alternate, then K_rope; 128 rows a slot.
-  alignas(4) float correction_smem[256];  // The factor by which softmax lets correction rescale O, one for each softmax thread.
+  alignas(4) float correction_smem[256];  // Factors by which correction rescales O, one a softmax thread.
   alignas(8) u64 mbar_base[26];  // mbarriers.
   alignas(4) u32 tmem_addr[1];  // Base of tensor memory.
 };
@@ -1043,8 +1055,8 @@ __device__ __forceinline__ void bring_v(const TensorMaps& maps, const Params& pa
 }
 
 // Waits on: kv_empty.
-// Signals: q1_full, kv_full, q_rope_raw_full, rope_raw_full: one lane, by its
-// arrival and the bytes of its copies or, for scales, once all lanes have written theirs.
+// Signals: q1_full, kv_full, q_rope_raw_full, rope_raw_full:
+// one lane, by its arrival and the bytes of its copies or, for scales, once all lanes have written theirs.
 __device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, const WorkTile& tile,
                                           u32 lane) {
   const bool issues_copies = elect_sync();
@@ -1848,9 +1860,9 @@ struct alignas(1024) MLASmemStorage {
   static constexpr u32 k_scale_bytes = 0;  // BN * sizeof(scale), one buffer
   static constexpr u32 correction_smem_size = 256;  // elements, one for each softmax thread
 
-  alignas(1024) u8 q_smem[49152];  // Each half of Q: nope, then rope, 128 rows. The output is staged here at the end.
+  alignas(1024) u8 q_smem[49152];  // Each half of Q: nope, then rope, 128 rows; at the end the output.
   alignas(1024) u8 kv_smem[163840];  // Ring of K (nope, then rope), then ring of V; 128 rows a slot.
-  alignas(4) float correction_smem[256];  // The factor by which softmax lets correction rescale O, one for each softmax thread.
+  alignas(4) float correction_smem[256];  // Factors by which correction rescales O, one a softmax thread.
   alignas(8) u64 mbar_base[26];  // mbarriers.
   alignas(4) u32 tmem_addr[1];  // Base of tensor memory.
 };
@@ -2062,8 +2074,8 @@ __device__ __forceinline__ void bring_v(const TensorMaps& maps, const Params& pa
 }
 
 // Waits on: k_empty, v_empty.
-// Signals: k_full, v_full, q_rope_raw_full, rope_raw_full: one lane, by its
-// arrival and the bytes of its copies or, for scales, once all lanes have written theirs.
+// Signals: k_full, v_full, q_rope_raw_full, rope_raw_full:
+// one lane, by its arrival and the bytes of its copies or, for scales, once all lanes have written theirs.
 __device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, const WorkTile& tile,
                                           u32 lane) {
   const bool issues_copies = elect_sync();

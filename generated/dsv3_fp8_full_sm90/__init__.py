@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "e5fcd079bc01841e027baccf769f80a443cdf6e5261029436fe633b8be202d11"
+SOURCE_DIGEST = "9d7b08da7dedb52557df31bc2e7a1bec347b477db475d28241d2cf919eb32ec9"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

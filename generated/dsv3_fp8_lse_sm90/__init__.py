@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "1e50fe9cb314d1fc4b16a22b27dadbea42ae6a577e91e34565b5d9ed987f5491"
+SOURCE_DIGEST = "6a7f0a1ee3c23d35ea0da425be305f2a2e7bf83d71ba6a4eb72619a1cc251b83"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

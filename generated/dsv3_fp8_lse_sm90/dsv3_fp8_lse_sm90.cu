@@ -286,11 +286,11 @@ __device__ __forceinline__ void wgmma_wait_group(float (&a)[kCountA], float (&b)
   pin_registers(b);
 }
 // Warpgroup matrix products D (+)= A * B with fp32 D in registers. PTX ISA: wgmma.mma_async; sm_90a.
-template <int kN> __device__ void wgmma_e4m3_ss(  // A (64 x 32) and B (N x 32) e4m3 in shared memory, K-major
+template <int kN> __device__ void wgmma_e4m3_ss(  // A 64 x 32 and B N x 32 e4m3 K-major in smem
     float (&d)[kN / 2], u64 a, u64 b, u32 accumulate);
-template <int kN> __device__ void wgmma_bf16_ss(  // A (64 x 16) and B (N x 16) bf16 in shared memory, K-major
+template <int kN> __device__ void wgmma_bf16_ss(  // A 64 x 16 and B N x 16 bf16 K-major in smem
     float (&d)[kN / 2], u64 a, u64 b, u32 accumulate);
-template <int kN> __device__ void wgmma_e4m3_rs(  // A (64 x 32) e4m3 in registers, B (N x 32) in shared memory, K-major
+template <int kN> __device__ void wgmma_e4m3_rs(  // A 64 x 32 e4m3 in registers, B N x 32 K-major in smem
     float (&d)[kN / 2], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, u32 accumulate);
 // Eight accumulators as operands.
 #define MLA_D8(i)                                                                             \
@@ -627,7 +627,7 @@ __device__ __forceinline__ i32 visible_keys(const WorkTile& tile, i32 row) {
   return keys < tile.kv_len ? keys : tile.kv_len;
 }
 
-// Whether a row of a tile is a query: the tiles end where the sequence does, the first one may begin before it.
+// Whether a row of a tile is a query: tiles end where the sequence does, the first may begin before it.
 __device__ __forceinline__ bool is_query(i32 row) { return row >= 0; }
 
 // The KV blocks of `rows` consecutive rows of a tile; a block is counted from the first key of the sequence.

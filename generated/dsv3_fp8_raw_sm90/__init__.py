@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "dea6009505816b52ee2467caa4a1943a000babab496933e7fa04d1ef4962907b"
+SOURCE_DIGEST = "729614e13dc9f447b0be27f8745bc768152f30e8016c33b0caa65ec54db4ec9d"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

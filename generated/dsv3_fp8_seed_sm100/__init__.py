@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "c7ea087e1d563f87709eb4ad186d83bd41c75e318cfce50a06433e7d36c68dd5"
+SOURCE_DIGEST = "e9f92546fd6008b51bc43fce75bfcd04261a67e542ede60bd103f5eae4005bb7"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -57,12 +57,18 @@
 //   mma         12     32       48         one lane issues all products
 //   load        13     32       48         one lane issues all bulk copies
 //   tail        14-15  64       48         clears V rows beyond the sequence, once
-//   role        waits on                                                 signals
-//   softmax     alpha_empty, s_full, o_full, q_scale_full, k_scale_full  p_first, p_rest, alpha_full, k_scale_empty
-//   correction  alpha_full, o_full                                       p_first, alpha_empty
-//   mma         p_first, p_rest, q1_full, kv_full, v_tail_cleared        s_full, kv_empty, o_full
-//   load        kv_empty, k_scale_empty                                  q1_full, kv_full, q_scale_full, k_scale_full
-//   tail        kv_full                                                  v_tail_cleared
+//   role        waits on
+//   softmax     alpha_empty, s_full, o_full, q_scale_full, k_scale_full
+//   correction  alpha_full, o_full
+//   mma         p_first, p_rest, q1_full, kv_full, v_tail_cleared
+//   load        kv_empty, k_scale_empty
+//   tail        kv_full
+//   role        signals
+//   softmax     p_first, p_rest, alpha_full, k_scale_empty
+//   correction  p_first, alpha_empty
+//   mma         s_full, kv_empty, o_full
+//   load        q1_full, kv_full, q_scale_full, k_scale_full
+//   tail        v_tail_cleared
 //
 // Barriers in shared memory (arrivals and bytes of one phase):
 //   barrier         stages  arrivals  bytes  signalled by            waited on by
@@ -750,7 +756,7 @@ struct alignas(1024) MLASmemStorage {
   alignas(1024) u8 kv_smem[163840];  // Ring of K_nope or V, then a ring of K_rope; BN rows a slot.
   alignas(4) float q_scale_smem[256];  // Scales of the query rows.
   alignas(4) float k_scale_smem[128];  // Scales of one block of keys.
-  alignas(4) float correction_smem[256];  // The factor by which softmax lets correction rescale O, one for each query row.
+  alignas(4) float correction_smem[256];  // Factors by which correction rescales O, one a query row.
   alignas(8) u64 mbar_base[27];  // mbarriers.
   alignas(4) u32 tmem_addr[1];  // Base of tensor memory.
 };
@@ -1006,8 +1012,8 @@ __device__ __forceinline__ void bring_v(const TensorMaps& maps, const Params& pa
 }
 
 // Waits on: kv_empty, k_scale_empty.
-// Signals: q1_full, kv_full, q_scale_full, k_scale_full: one lane, by its
-// arrival and the bytes of its copies or, for scales, once all lanes have written theirs.
+// Signals: q1_full, kv_full, q_scale_full, k_scale_full:
+// one lane, by its arrival and the bytes of its copies or, for scales, once all lanes have written theirs.
 __device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, const WorkTile& tile,
                                           u32 lane) {
   const bool issues_copies = elect_sync();

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "debd5722ba8be18ffd8819f8d3c1354fd8e777deeffc3ee09e4f7dde393e7caa"
+SOURCE_DIGEST = "e46234fd9d2676b08e36d9888af97b8453e0ea6c910d958211435d19af0b9b93"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "ed9f86b7a9b98625c2ebd849ab0f7e370ff98aec72bf4c4dcc87387948e30b71"
+SOURCE_DIGEST = "9ca66071ae1c6b4cc64812ad9973052276c382b77c3d2bfe5cf47d22159eb63b"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "caddfb1a33d086b140bc86ecd70df79dfa2a488d9979638987775c05f5e708b6"
+SOURCE_DIGEST = "854d65df276198a89dfa2bb47a3621d973771ef02f0e0e14d0162f1f01ed70c3"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

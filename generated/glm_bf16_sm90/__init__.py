@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "2e1d6bc978fcb797efd8b070ab51efb2d79a919f217859d7b7093212cfb64489"
+SOURCE_DIGEST = "36df89d8c2a614d048b7d176f0f2208c2be2489c177feb21189b454dd7870c00"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -222,9 +222,9 @@ __device__ __forceinline__ void wgmma_wait_group(float (&a)[kCountA], float (&b)
   pin_registers(b);
 }
 // Warpgroup matrix products D (+)= A * B with fp32 D in registers. PTX ISA: wgmma.mma_async; sm_90a.
-template <int kN> __device__ void wgmma_bf16_ss(  // A (64 x 16) and B (N x 16) bf16 in shared memory, K-major
+template <int kN> __device__ void wgmma_bf16_ss(  // A 64 x 16 and B N x 16 bf16 K-major in smem
     float (&d)[kN / 2], u64 a, u64 b, u32 accumulate);
-template <int kN> __device__ void wgmma_bf16_rs_mn(  // A (64 x 16) bf16 in registers, B (16 x N) in shared memory, MN-major
+template <int kN> __device__ void wgmma_bf16_rs_mn(  // A 64 x 16 bf16 in registers, B 16 x N MN-major in smem
     float (&d)[kN / 2], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, u32 accumulate);
 // Eight accumulators as operands.
 #define MLA_D8(i)                                                                             \
@@ -493,7 +493,7 @@ __device__ __forceinline__ i32 visible_keys(const WorkTile& tile, i32 row) {
   return keys < tile.kv_len ? keys : tile.kv_len;
 }
 
-// Whether a row of a tile is a query: the tiles end where the sequence does, the first one may begin before it.
+// Whether a row of a tile is a query: tiles end where the sequence does, the first may begin before it.
 __device__ __forceinline__ bool is_query(i32 row) { return row >= 0; }
 
 // The KV blocks of `rows` consecutive rows of a tile; a block is counted from the first key of the sequence.

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "75c935981e1ac654de57d6a87a669b6250d516d138866245f1420fe0009b65b1"
+SOURCE_DIGEST = "860dfbeec7051eed5b67d51ba1d835ceef0a14864cd16c114a90573d9437ff17"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -57,12 +57,18 @@
 //   mma         12     32       48         one lane issues all products
 //   load        13     32       48         one lane issues all bulk copies
 //   tail        14-15  64       48         clears V rows beyond the sequence, once
-//   role        waits on                                                 signals
-//   softmax     alpha_empty, s_full, o_full, q_scale_full, k_scale_full  p_first, p_rest, alpha_full, k_scale_empty
-//   correction  alpha_full, o_full                                       p_first, alpha_empty
-//   mma         p_first, p_rest, k_full, v_full, v_tail_cleared          s_full, k_empty, v_empty, o_full
-//   load        k_empty, v_empty, k_scale_empty                          k_full, v_full, q_scale_full, k_scale_full
-//   tail        v_full                                                   v_tail_cleared
+//   role        waits on
+//   softmax     alpha_empty, s_full, o_full, q_scale_full, k_scale_full
+//   correction  alpha_full, o_full
+//   mma         p_first, p_rest, k_full, v_full, v_tail_cleared
+//   load        k_empty, v_empty, k_scale_empty
+//   tail        v_full
+//   role        signals
+//   softmax     p_first, p_rest, alpha_full, k_scale_empty
+//   correction  p_first, alpha_empty
+//   mma         s_full, k_empty, v_empty, o_full
+//   load        k_full, v_full, q_scale_full, k_scale_full
+//   tail        v_tail_cleared
 //
 // Barriers in shared memory (arrivals and bytes of one phase):
 //   barrier         stages  arrivals  bytes  signalled by            waited on by
@@ -773,9 +779,9 @@ struct alignas(1024) MLASmemStorage {
   static constexpr u32 k_scale_bytes = 512;  // BN * sizeof(scale), one buffer
   static constexpr u32 correction_smem_size = 256;  // elements, one for each softmax thread
 
-  alignas(1024) u8 q_smem[40960];  // Each half of Q: nope, then rope, 128 rows. The output is staged here at the end.
+  alignas(1024) u8 q_smem[40960];  // Each half of Q: nope, then rope, 128 rows; at the end the output.
   alignas(1024) u8 kv_smem[147456];  // Ring of K (nope, then rope), then ring of V; 128 rows a slot.
-  alignas(4) float correction_smem[256];  // The factor by which softmax lets correction rescale O, one for each softmax thread.
+  alignas(4) float correction_smem[256];  // Factors by which correction rescales O, one a softmax thread.
   alignas(4) float q_scale_smem[128];  // Scales of the query rows.
   alignas(4) float k_scale_smem[256];  // 2 buffers of the scales of a block of keys.
   alignas(8) u64 mbar_base[26];  // mbarriers.
@@ -1027,8 +1033,8 @@ __device__ __forceinline__ void bring_v(const TensorMaps& maps, const Params& pa
 }
 
 // Waits on: k_empty, v_empty, k_scale_empty.
-// Signals: k_full, v_full, q_scale_full, k_scale_full: one lane, by its
-// arrival and the bytes of its copies or, for scales, once all lanes have written theirs.
+// Signals: k_full, v_full, q_scale_full, k_scale_full:
+// one lane, by its arrival and the bytes of its copies or, for scales, once all lanes have written theirs.
 __device__ __forceinline__ void load_warp(const TensorMaps& maps, const Params& params, const WorkTile& tile,
                                           u32 lane) {
   const bool issues_copies = elect_sync();

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "195939c096c61ddc27624cef4311a0d7f80103fae7fff65377aecf467b051928"
+SOURCE_DIGEST = "1897222f1962fde5e99e922235f1c57efb3c912a0891637341936e76d067d7db"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

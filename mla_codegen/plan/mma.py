@@ -31,14 +31,14 @@ def _families(kind: str) -> dict[str, _Family]:
             k=16,
             a_parameters=_A_DESCRIPTOR,
             transpose="0, 0",
-            comment=f"A (64 x 16) and B (N x 16) {kind} in shared memory, K-major",
+            comment=f"A 64 x 16 and B N x 16 {kind} K-major in smem",
         ),
         f"wgmma_{kind}_rs_mn": _Family(
             kind=kind,
             k=16,
             a_parameters=_A_REGISTERS,
             transpose="1",
-            comment=f"A (64 x 16) {kind} in registers, B (16 x N) in shared memory, MN-major",
+            comment=f"A 64 x 16 {kind} in registers, B 16 x N MN-major in smem",
         ),
     }
 
@@ -49,14 +49,14 @@ _FAMILIES = {
         k=32,
         a_parameters=_A_DESCRIPTOR,
         transpose=None,
-        comment="A (64 x 32) and B (N x 32) e4m3 in shared memory, K-major",
+        comment="A 64 x 32 and B N x 32 e4m3 K-major in smem",
     ),
     "wgmma_e4m3_rs": _Family(
         kind="e4m3",
         k=32,
         a_parameters=_A_REGISTERS,
         transpose=None,
-        comment="A (64 x 32) e4m3 in registers, B (N x 32) in shared memory, K-major",
+        comment="A 64 x 32 e4m3 in registers, B N x 32 K-major in smem",
     ),
     **_families("bf16"),
     **_families("f16"),

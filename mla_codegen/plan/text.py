@@ -1,4 +1,4 @@
-"""The plan comment: tables and the schedule as lines of ASCII, at most 106 columns wide."""
+"""The plan comment: tables and the schedule as lines of ASCII, at most ``MAX_COLUMNS`` wide."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from mla_codegen.plan.tiles import Tiles
 
 if TYPE_CHECKING:
     from mla_codegen.spec import Spec
+
+MAX_COLUMNS = 105
+"""Of a line behind its comment mark."""
 
 
 def smem_table(smem: Smem) -> tuple[str, ...]:
@@ -38,6 +41,11 @@ def role_table(roles: tuple[Role, ...]) -> tuple[str, ...]:
     waits = columns(
         [("role", "waits on", "signals"), *((role.name, role.waits_on, role.signals) for role in roles)]
     )
+    if max(len(line) for line in waits) > MAX_COLUMNS:
+        waits = (
+            *columns([("role", "waits on"), *((role.name, role.waits_on) for role in roles)]),
+            *columns([("role", "signals"), *((role.name, role.signals) for role in roles)]),
+        )
     return (*lines, *waits)
 
 

@@ -34,17 +34,18 @@ def problem(tokens: int, *, heads: int = 128, batch: int = 1) -> Problem:
 def test_the_spec_may_say_it(persistent: object, expected: int | None) -> None:
     made = variant(schedule={"persistent": persistent})
     assert made.launch.run_heads == expected
-    for tokens in (64, 4096):
+    for tokens in (64, 8192):
         found = run_heads(made, problem(tokens))
-        assert found == (expected or {64: 1, 4096: 4}[tokens])
+        assert found == (expected or {64: 1, 8192: 4}[tokens])
 
 
 @pytest.mark.parametrize(
     ("tokens", "heads", "batch", "expected"),
     [
-        (4096, 128, 1, 4),  # 22 tiles x 128 = 2816 >= 16 x 132 = 2112
-        (3264, 128, 1, 4),  # 17 x 128 = 2176
-        (3072, 128, 1, 2),  # 16 x 128 = 2048
+        (8192, 128, 1, 4),  # 43 tiles x 128 = 5504 >= 40 x 132 = 5280
+        (8064, 128, 1, 4),  # 42 x 128 = 5376
+        (7872, 128, 1, 2),  # 41 x 128 = 5248
+        (4096, 128, 1, 2),  # 22 x 128 = 2816
         (1024, 128, 1, 2),  # 6 x 128 = 768 >= 5 x 132 = 660
         (960, 128, 1, 1),  # 5 x 128 = 640
         (100, 128, 8, 2),  # a tile for each of 8 sequences: 1024

@@ -115,14 +115,17 @@ def naive(arguments: dict[str, Any], *, causal: bool) -> tuple[np.ndarray, int]:
 
         for head in range(2):
             k, v = (arguments[name][cu_k[b] : cu_k[b + 1], head] for name in ("k_nope", "v"))
-            for first in range(0, q_len, ROUNDING.warp_rows):
-                numbers = range(first, min(first + ROUNDING.warp_rows, q_len))
+            # Groups and warps end with the sequence; the first ones may begin before it.
+            before = -q_len % ROUNDING.group_rows
+            for begin in range(-before, q_len, ROUNDING.warp_rows):
+                first = max(begin, 0)
+                numbers = range(first, begin + ROUNDING.warp_rows)
                 q = arguments["q_nope"][cu_q[b] + first : cu_q[b] + numbers.stop, head] * math.log2(math.e)
                 scales = v_scale[cu_k[b] : cu_k[b + 1]]
                 rows = [
                     NaiveRow(k[: sees(i)] @ q[i - first], v[: sees(i)], scales[: sees(i)]) for i in numbers
                 ]
-                group = first // ROUNDING.group_rows * ROUNDING.group_rows
+                group = (begin + before) // ROUNDING.group_rows * ROUNDING.group_rows - before
                 unmasked = max(0, sees(group) - 1) // ROUNDING.block_n
                 for block in reversed(range(-(-kv_len // ROUNDING.block_n))):
                     keys = range(block * ROUNDING.block_n, (block + 1) * ROUNDING.block_n)

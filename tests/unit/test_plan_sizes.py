@@ -71,8 +71,8 @@ FIELDS: dict[str, list[tuple[str, int, int]]] = {
         ("q_scale_smem", 138240, 768),  # 192 x 4
         ("k_scale_smem", 139008, 1152),  # 3 x 96 x 4
         ("o_master_smem", 140160, 30720),  # 192 x 80 x 2
-        ("work_smem", 170880, 32),
-        ("mbar_base", 170912, 176),  # (3 + 3 + 3 + 3 + 2 + 2 + 3 + 3) x 8
+        ("work_smem", 170880, 48),
+        ("mbar_base", 170928, 176),  # (3 + 3 + 3 + 3 + 2 + 2 + 3 + 3) x 8
     ],
     # e4m3 176, e4m3 16, e4m3 48: rows of 192, 32 and 64 bytes; V is padded to 64 columns. 192 rows, 96 keys.
     "fp8_176_16_48": [
@@ -84,16 +84,16 @@ FIELDS: dict[str, list[tuple[str, int, int]]] = {
         ("k_scale_smem", 139008, 1152),  # 3 x 96 x 4
         ("v_scale_smem", 140160, 2304),  # 3 x 2 x 96 x 4: logarithms and reciprocals
         ("o_master_smem", 142464, 18432),  # 192 x 48 x 2
-        ("work_smem", 160896, 32),
-        ("mbar_base", 160928, 176),
+        ("work_smem", 160896, 48),
+        ("mbar_base", 160944, 176),
     ],
     # Rows of 32 bytes throughout: 128 rows, 128 keys, rings of 2 and 2.
     "bf16_16_16_16": [
         ("q_smem", 0, 8192),  # 128 x (32 + 32)
         ("kv_smem", 8192, 16384),  # 2 x 128 x (32 + 32)
         ("v_smem", 24576, 8192),  # 2 x 128 x 32
-        ("work_smem", 32768, 32),
-        ("mbar_base", 32800, 104),  # (2 + 2 + 2 + 2 + 2 + 2 + 1) x 8
+        ("work_smem", 32768, 48),
+        ("mbar_base", 32816, 104),  # (2 + 2 + 2 + 2 + 2 + 2 + 1) x 8
     ],
     # Stored transposed: 112 columns x 96 keys, without a ring of raw V and without padding; no rope.
     "fp8_48_0_112": [
@@ -102,16 +102,16 @@ FIELDS: dict[str, list[tuple[str, int, int]]] = {
         ("v_smem", 30720, 33792),  # 3 x 11264: 112 x 96 = 10752, in whole 1024
         ("factor_smem", 64512, 768),  # 192 x 4
         ("o_master_smem", 65280, 43008),  # 192 x 112 x 2
-        ("work_smem", 108288, 32),
-        ("mbar_base", 108320, 152),  # (3 + 3 + 3 + 3 + 3 + 3 + 1) x 8
+        ("work_smem", 108288, 48),
+        ("mbar_base", 108336, 152),  # (3 + 3 + 3 + 3 + 3 + 3 + 1) x 8
     ],
     # bf16 256, 256, 128: rows of 512, 512 and 256 bytes; 128 rows, 64 keys, rings of one.
     "bf16_256_256_128": [
         ("q_smem", 0, 131072),  # 128 x 1024
         ("kv_smem", 131072, 65536),  # 64 x 1024
         ("v_smem", 196608, 16384),  # 64 x 256
-        ("work_smem", 212992, 32),
-        ("mbar_base", 213024, 72),  # (2 + 2 + 1 + 1 + 1 + 1 + 1) x 8
+        ("work_smem", 212992, 48),
+        ("mbar_base", 213040, 72),  # (2 + 2 + 1 + 1 + 1 + 1 + 1) x 8
     ],
 }
 

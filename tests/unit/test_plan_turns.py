@@ -30,7 +30,7 @@ ORDERS = {
     "turns_v_transposed": FP8 | {"layout": {"v": "transposed"}},  # V comes from the load warp, and has a tail
 }
 TAIL_BEFORE = "has_tail(tile) && (kKStages > 1 || block == 0)"
-TAIL_BEHIND = "kKStages == 1 && block > 0 && has_tail(read_work_tile(first_head + done))"
+TAIL_BEHIND = "kKStages == 1 && block > 0 && has_tail(read_work_tile(done))"
 """When the cleared tail is waited for before the first softmax of a head, and when behind it."""
 WARPS = 4
 """Of a consumer warpgroup; one lane of each releases a slot."""
@@ -81,8 +81,8 @@ class Event:
 
 
 CONDITIONS = (
-    r"if\((has_turn|block>0|block==0|blocks\.visible>0|has_tail\(tile\)(?:&&\(kKStages>1\|\|block==0\))?"
-    r"|kKStages==1&&block>0&&has_tail\(read_work_tile\(first_head\+done\)\))\)(?:\{([^{}]*)\}|([^;{}]*;))"
+    r"if\((has_turn|block>0|block==0|has_tail\(tile\)(?:&&\(kKStages>1\|\|block==0\))?"
+    r"|kKStages==1&&block>0&&has_tail\(read_work_tile\(done\)\))\)(?:\{([^{}]*)\}|([^;{}]*;))"
 )
 CALLS = (
     r"(?P<wait>mbarrier_wait)\((?P<full>\w+)\(|(?P<turn>bar_sync)\(turn_barrier\((?:consumer|self\.index)\)"
@@ -130,6 +130,8 @@ class Script:
     """What follows the skipped blocks where none is left."""
     first: list[Event]
     step: list[Event]
+    product: list[Event]
+    """The last P * V; nothing where no block was left."""
     last: list[Event]
 
 
@@ -139,12 +141,14 @@ def script(order: str) -> Script:
     unseen = text.index("if(blocks.visible==0){")
     first = text.index("}else{", unseen)
     loop = text.index("for(--block;")
-    last = text.rindex("mbarrier_wait(v_full")
+    product = text.rindex("mbarrier_wait(v_full")
+    last = text.index("}", product)
     return Script(
         skip=events(order, function(order, "skip_block")),
         unseen=events(order, text[unseen:first]),
         first=events(order, text[first:loop]),
         step=events(order, function(order, "kv_step")),
+        product=events(order, text[product:last]),
         last=events(order, text[last:]),
     )
 
@@ -335,6 +339,7 @@ class Cta:
                 yield from self.play(self.script.first, index, head, block, k, v)
                 for later in range(block - 1, -1, -1):
                     yield from self.play(self.script.step, index, head, later, k, v)
+                yield from self.play(self.script.product, index, head, -1, k, v)
             yield from self.play(self.script.last, index, head, -1, k, v)
 
     def play(self, part: list[Event], index: int, head: int, block: int, k: State, v: State) -> Process:
@@ -342,7 +347,6 @@ class Cta:
             "has_turn": block + 1 < self.num_blocks,
             "block>0": block > 0,
             "block==0": block == 0,
-            "blocks.visible>0": self.visible[index] > 0,
             "has_tail(tile)": self.has_tail,
             glued(TAIL_BEFORE): self.has_tail and (self.k.stages > 1 or block == 0),
             glued(TAIL_BEHIND): self.has_tail and self.k.stages == 1 and block > 0,
@@ -461,7 +465,8 @@ SPOILT: list[tuple[str, Callable[[Script], Script]]] = [
     ("a step that releases V twice", spoil(step=lambda part: [*part, Event("release", "v")])),
     ("a V slot kept at the end", spoil(last=lambda part: without(part, "release", "v"))),
     ("a skipped V that nobody waited for", spoil(skip=lambda part: without(part, "wait", "v"))),
-    ("a last V that nobody waited for", spoil(last=lambda part: without(part, "wait", "v"))),
+    ("a last V that nobody waited for", spoil(product=lambda part: without(part, "wait", "v"))),
+    ("an unseen V that nobody waited for", spoil(unseen=lambda part: without(part, "wait", "v"))),
     ("queries that are kept", spoil(step=lambda part: without(part, "release", "q"))),
     (
         "queries that are kept where there is one block",
@@ -510,20 +515,21 @@ def test_what_the_model_takes_for_granted(order: str) -> None:
     passes, last = function(order, "pass_turn"), "if (block > 0 || !is_last || !self.last_head)"
     assert glued("const bool is_last = self.index + 1 == kNumConsumers;") in passes
     assert holds(passes, last, "bar_arrive(turn_barrier(is_last ? 0 : self.index + 1), kTurnThreads")
-    assert glued("self.last_head = done + 1 == heads;") in consumer
+    assert glued("self.last_head = tile.heads_left == 1;") in consumer
     assert "self.index=consumer;" in consumer
     # The loops: skipped blocks, the last visible one, masked ones, the others.
-    one_head = consumer.index("for(i32 done=0;done<heads;++done){")
+    one_head = consumer.index("for(i32 done=0;;++done){const u32 q_phase=(u32)done%2;const WorkTile tile=read_work_tile(done);")
     for ring in ("kKStages> k{0, 0};", "kVStages> v{0, 0};"):
         assert 0 <= consumer.index(glued(f"PipelineState<{ring}")) < one_head
-    assert glued("const u32 q_phase = (u32)done % 2;") in consumer
+    assert consumer.endswith("if(finished.heads_left==1)return;}")
+    assert "const WorkTile finished=read_work_tile(done);" in consumer
     assert "mbarrier_wait(q_full(consumer),q_phase);" in consumer
     loop = "i32 block = tile.num_blocks - 1; for (; block >= blocks.visible; --block)"
     assert holds(consumer, loop, "skip_block(k, v, self, block, block + 1 < tile.num_blocks)")
     assert holds(consumer, "else", "const bool has_turn = block + 1 < tile.num_blocks;")
     places = [consumer.index(part) for part in ("skip_block(", "if(blocks.visible==0){", "for(--block;")]
     assert places == sorted(places)
-    assert holds(consumer, "for (--block; block >= blocks.unmasked; --block)", "kv_step<true>(")
+    assert holds(consumer, "for (--block; block >= unmasked; --block)", "kv_step<true>(")
     clears = ("has_tail(tile)", TAIL_BEFORE, TAIL_BEHIND)
     (tail,) = {
         holds(consumer, f"if ({item})", "mbarrier_wait(v_tail_cleared(), q_phase);") for item in clears
@@ -550,15 +556,12 @@ def test_the_script_of_a_consumer_is_read_whole() -> None:
         assert {event.only_if for event in told.skip} == {"", "has_turn"}
         releases = events(order, function(order, "finish_scores"))
         assert releases == [Event("release", "k"), Event("release", "q", "block==0")]
-        assert told.unseen[-1] == Event("release", "q")
+        assert told.unseen[-2:] == [Event("release", "q"), Event("wait", "v_full")]
+        assert {event.what for event in told.unseen[:-2]} <= {"v_tail_cleared"}
         for part in (told.skip, told.first, told.step):
             assert [event.does for event in part].count("turn") == 1
             assert [event.does for event in part].count("pass") == 1
             assert [event.what for event in part if event.does == "release"] != []
-        assert [(event.does, event.what, event.only_if) for event in told.last] == [
-            ("wait", "v_full", ""),
-            ("use", "v", "blocks.visible>0"),
-            ("release", "v", ""),
-            ("advance", "v", ""),
-        ]
+        assert told.product == [Event("wait", "v_full"), Event("use", "v")]
+        assert told.last == [Event("release", "v"), Event("advance", "v")]
     assert events("ping_pong", function("ping_pong", "kv_step_lazy")) == script("ping_pong").step

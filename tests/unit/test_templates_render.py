@@ -573,7 +573,7 @@ def test_the_words_looked_for_are_there_where_the_feature_is() -> None:
     assert [word for word in BF16_ONLY if word not in source(BF16)] == []
 
 
-LAZY_ONLY = ("lazy", "kLazySumLimit", "sum_limit", "vote_any")
+LAZY_ONLY = ("lazy", "kLazySumLimit", "vote_any")
 LIFT_ONLY = ("kLazySumGoal", "kLiftSteps", "lower_lift", "lazy_softmax")
 PAIRED_ONLY = ("kv_step_lazy", "next_p")
 FLUSH_ONLY = ("flush", "kMaster", "o_master", "clear_master", "add_master")
@@ -608,7 +608,7 @@ LAST_PRODUCT = (
     *("wait v_full", "wgmma_fence", "issue_pv", "wgmma_commit_group", "wgmma_wait_group<0>"),
     *("release v_empty", "v.advance"),
 )
-WRITES_ITS_ROWS = ("finish_rows", "read_work_tile")
+WRITES_ITS_ROWS = ("read_work_tile", "finish_rows")
 FLOWS: dict[str, tuple[str, ...]] = {
     "load_q_tile": ("expect q_full", "copy_tile<kNopeChunks>", "copy_tile<kRopeChunks>"),
     "load_k_block": ("expect k_full", "copy_tile<kNopeChunks>", "copy_tile<kRopeChunks>"),
@@ -636,10 +636,9 @@ FP8_FLOWS = FLOWS | {
         *("store_key_scales", "hand_over_scales", "fetch_scales<kBlockN>", "k.advance"),
         *("wait v_raw_empty", "load_v_block", "v.advance"),
     ),
-    "transpose_block": ("transpose_piece",),
     # The tensor cores see what ordinary stores wrote behind the fence only.
     "transpose_warp": (
-        *("wait v_raw_full", "wait v_empty", "transpose_block<kWarp>"),
+        *("wait v_raw_full", "wait v_empty", "transpose_piece"),
         *("fence_proxy_async_shared", "warp_sync"),
         *("arrive v_full", "arrive v_raw_empty", "raw.advance", "v.advance", "next_head"),
     ),
@@ -654,7 +653,8 @@ FP8_FLOWS = FLOWS | {
     # products are done.
     "consumer_warpgroup": (
         *("read_work_tile", "bar_arrive", "clear_master", "wait q_full", "skip_block", "release q_empty"),
-        *(*TURN_OF_THE_FIRST_BLOCK, "finish_scores<true>", "k.advance"),
+        "wait v_full",
+        *(*TURN_OF_THE_FIRST_BLOCK, "finish_scores<true>", "k.advance", "read_work_tile"),
         *("kv_step<true>", "kv_step<false>", "flush_output", *LAST_PRODUCT, "add_master", *WRITES_ITS_ROWS),
     ),
 }
@@ -707,9 +707,9 @@ BF16_FLOWS = FLOWS | {
     # behind which V comes, it is waited for once K is given back.
     "consumer_warpgroup": (
         *("read_work_tile", "bar_arrive", "wait q_full", "skip_block", "wait v_tail_cleared"),
-        *("release q_empty", *TURN_OF_THE_FIRST_BLOCK),
+        *("release q_empty", "wait v_full", *TURN_OF_THE_FIRST_BLOCK),
         *("wait v_tail_cleared", "finish_scores<true>", "read_work_tile", "wait v_tail_cleared", "k.advance"),
-        *("kv_step<true>", "kv_step<false>", *LAST_PRODUCT, *WRITES_ITS_ROWS),
+        *("read_work_tile", "kv_step<true>", "kv_step<false>", *LAST_PRODUCT, *WRITES_ITS_ROWS),
     ),
 }
 PAIRED_FLOWS = BF16_FLOWS | {
@@ -894,7 +894,7 @@ def test_pairs_of_blocks_take_turns_with_p(name: str) -> None:
     ]
     step = function(name, "kv_step_lazy")
     assert "issue_in_turn(s,o,p," in step and "next_p[i]=" in step and "online_softmax(s,o,next_p," in step
-    assert all(f"sum[{half}]>rows.sum_limit[{half}]" in step for half in (0, 1))
+    assert all(f"sum[{half}]>kLazySumLimit" in step for half in (0, 1))
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
@@ -904,7 +904,18 @@ def test_the_block_of_the_first_rows_last_key_is_masked(name: str) -> None:
     text = code(name)
     assert "blocks.unmasked=(visible_keys(tile,first_row)-1)/kBlockN;" in text
     assert "finish_scores<true>(" in text and "finish_scores<false>(" not in text
-    assert "for(--block;block>=blocks.unmasked;--block)kv_step<true>(" in text
+    assert "for(--block;block>=unmasked;--block)kv_step<true>(" in text
+    again = "unmasked=row_blocks(read_work_tile(done),first_row,kRowsPerConsumer).unmasked;"
+    assert again in function(name, "consumer_warpgroup")
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_rows_in_front_of_the_sequence_decide_nothing(name: str) -> None:
+    # They hold the queries of others: with a factor of 0 their scores vote for no exact step.
+    assert function(name, "is_query") == "return row>=0;"
+    first = function(name, "first_softmax_rows")
+    assert "if(!is_query(tile.row_begin+row_in_tile+8*(i32)half))safe_factor=0.0f;" in first
+    assert "factor[half]=safe_factor;" in first
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
@@ -943,8 +954,7 @@ def test_a_lowered_lift_takes_p_the_sums_and_o_along(name: str) -> None:
     # The largest sum of the four threads of a row decides, so that all of them decide alike.
     assert [call.arguments[1] for call in calls(text) if call.callee == "shfl_xor_f32"] == ["1", "2"]
     lazy = function(name, "lazy_softmax")
-    assert all(f"sum[{half}]>rows.sum_limit[{half}]" in lazy for half in (0, 1))
-    assert "row<tile.q_len?kLazySumLimit:infinity_f32()" in function(name, "first_softmax_rows")
+    assert all(f"sum[{half}]>kLazySumLimit" in lazy for half in (0, 1))
 
 
 @pytest.mark.parametrize("name", FP8_NAMES)
@@ -1070,6 +1080,7 @@ PAIRS = "test_pairs_of_blocks_take_turns_with_p"
 PING_PONG = "test_a_ping_pong_step_waits_for_the_products_that_it_reads"
 MASKED = "test_the_block_of_the_first_rows_last_key_is_masked"
 ROWS = "test_blocks_are_counted_for_the_rows_that_they_are_for"
+BEFORE_THE_FIRST = "test_rows_in_front_of_the_sequence_decide_nothing"
 MASTER = "test_masked_steps_rescale_o_and_leave_the_master_alone"
 LIFTED = "test_a_lowered_lift_takes_p_the_sums_and_o_along"
 # The test, the source, what is replaced in it where it comes first, and by what.
@@ -1124,13 +1135,15 @@ FAULTS: list[tuple[str, str, str, str]] = [
     (COUNTS, BF16, r"kVTxBytes\);", "kKTxBytes);"),
     (PING_PONG, BF16, r"wgmma_wait_group<1>\(s\)", "wgmma_wait_group<1>(o)"),
     (PING_PONG, BF16, r"if \(block > 0\) mbarrier_wait", "mbarrier_wait"),
-    (MASKED, FP8, r"block >= blocks.unmasked", "block > blocks.unmasked"),
+    (MASKED, FP8, r"block >= unmasked", "block > unmasked"),
+    (BEFORE_THE_FIRST, FP8, r"    if \(!is_query\(tile.row_begin \+ row_in_tile.*?\n", ""),
+    (BEFORE_THE_FIRST, BF16, r"return row >= 0;", "return row >= -1;"),
     (ROWS, BF16, r"first_row, kRowsPerConsumer", "first_row, kBlockM"),
     (MASTER, FP8, r"if \(kMasterInUse\)", "if (!kMasterInUse)"),
     (LIFTED, FP8, r"        rows.offset\[half\] -= 1.0f;\n", ""),
     (LIFTED, FP8, r"    sum\[half\] \*= shrink\[half\];\n", ""),
     (LIFTED, FP8, r" s\[i\] \*= shrink\[i / 2 % 2\];", " s[i] *= 1.0f;"),
-    (LIFTED, FP8, r" \|\| sum\[1\] > rows.sum_limit\[1\]", ""),
+    (LIFTED, FP8, r" \|\| sum\[1\] > kLazySumLimit", ""),
 ]
 
 

@@ -102,7 +102,7 @@ def _tiles(config: FA4Config, ring: Ring, value: dict[str, int]) -> tuple[Wanted
             name="q_smem",
             element="u8",
             count=value["q_bytes"],
-            content="Each half of Q: nope, then rope, 128 rows. The output is staged here at the end.",
+            content="Each half of Q: nope, then rope, 128 rows; at the end the output.",
             live="from the first full barrier to the last Q*K",
         ),
         Wanted(
@@ -121,7 +121,7 @@ def _rows(config: FA4Config, ring: Ring, v_scales: bool) -> tuple[Wanted, ...]:
         name="correction_smem",
         element="float",
         count=CORRECTION_BYTES // F32_BYTES,
-        content="The factor by which softmax lets correction rescale O, one for each softmax thread.",
+        content="Factors by which correction rescales O, one a softmax thread.",
         live="from alpha_full to alpha_empty",
     )
     if config.operands.scale is None:

@@ -131,7 +131,7 @@ def _row_fields(config: FA4Config, value: dict[str, int]) -> tuple[Wanted, ...]:
             name="correction_smem",
             element="float",
             count=value["correction_smem_size"],
-            content="The factor by which softmax lets correction rescale O, one for each query row.",
+            content="Factors by which correction rescales O, one a query row.",
             live="from alpha_full to alpha_empty",
         ),
     )
