@@ -38,8 +38,8 @@ WAITS = (
     edit(
         "no wait before the last P*V",
         FP8,
-        "  mbarrier_wait(v_full(v.stage), v.phase);\n  if (blocks.visible > 0) {\n",
-        "  if (blocks.visible > 0) {\n",
+        "outside the turns.\n      mbarrier_wait(v_full(v.stage), v.phase);\n",
+        "outside the turns.\n",
     ),
     drop(
         "no wait for the cleared tail",
@@ -156,7 +156,7 @@ PHASES = (
         "mbarrier_wait(q_full(consumer), q_phase)",
         "mbarrier_wait(q_full(consumer), 1 - q_phase)",
     ),
-    drop("phase never flips", FP8, "      phase ^= 1;\n"),
+    edit("phase never flips", FP8, "if (stage == 0) phase ^= 1;", "if (stage == 0) phase ^= 0;"),
     edit(
         "raw V ring one slot too short in one role",
         FP8,
@@ -352,9 +352,9 @@ MASKS = (
         "unit = (first_row + 1) * kVRowUnits + lane",
     ),
     edit(
-        "rows beyond the sequence written",
+        "rows before the sequence written",
         BF16,
-        "      if (row < tile.q_len) st_global_v4_u32(unit, word[0]",
+        "      if (is_query(row)) st_global_v4_u32(unit, word[0]",
         "      st_global_v4_u32(unit, word[0]",
     ),
     edit(
@@ -382,8 +382,8 @@ MASKS = (
     edit(
         "vote of the own lane only",
         FP8,
-        "  if (vote_any(sum[0] > rows.sum_limit[0] || sum[1] > rows.sum_limit[1])) {",
-        "  if (sum[0] > rows.sum_limit[0] || sum[1] > rows.sum_limit[1]) {",
+        "  if (vote_any(sum[0] > kLazySumLimit || sum[1] > kLazySumLimit)) {",
+        "  if (sum[0] > kLazySumLimit || sum[1] > kLazySumLimit) {",
     ),
 )
 

@@ -137,8 +137,8 @@ FACTORS = (
     edit(
         "factors of the row below",
         "fp8_q_only",
-        "self.factor[1] = factor_word((u32)row_in_tile + 8);",
-        "self.factor[1] = factor_word((u32)row_in_tile);",
+        "self.factor[1] = factor_word(first_row_of_thread() + 8);",
+        "self.factor[1] = factor_word(first_row_of_thread());",
     ),
 )
 

@@ -518,7 +518,8 @@ def test_what_the_model_takes_for_granted(order: str) -> None:
     assert glued("self.last_head = tile.heads_left == 1;") in consumer
     assert "self.index=consumer;" in consumer
     # The loops: skipped blocks, the last visible one, masked ones, the others.
-    one_head = consumer.index("for(i32 done=0;;++done){const u32 q_phase=(u32)done%2;const WorkTile tile=read_work_tile(done);")
+    head = "for (i32 done = 0;; ++done) {const u32 q_phase = (u32)done % 2;"
+    one_head = consumer.index(glued(head + "const WorkTile tile = read_work_tile(done);"))
     for ring in ("kKStages> k{0, 0};", "kVStages> v{0, 0};"):
         assert 0 <= consumer.index(glued(f"PipelineState<{ring}")) < one_head
     assert consumer.endswith("if(finished.heads_left==1)return;}")
@@ -537,8 +538,9 @@ def test_what_the_model_takes_for_granted(order: str) -> None:
     assert tail is clears_v_tail(order) is ("v_tail_cleared" in consumer)
     assert not tail or consumer.index("v_tail_cleared") < consumer.index("for(--block;")
     # The producer loads every block of the CTA, whoever sees it.
-    loads = function(order, "load_warp").replace(glued("const WorkTile tile = read_work_tile(head);"), "")
+    loads = function(order, "load_warp")
     assert "i32 block=tile.num_blocks-1;" in loads
+    loads = loads.replace("--block){const WorkTile tile=read_work_tile(done);", "--block){")
     assert holds(loads, "for (; block >= -1; --block)", "if (block >= 0)")
     assert "if(block+1<tile.num_blocks)" in loads
     assert holds(loads, "if (block + 1 == tile.num_blocks)", "for (u32 consumer = 0;")
