@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "13562be0c7aaa60bcc4256174099a3a09a20569bd179e57d3b0b82c4af35d085"
+SOURCE_DIGEST = "fd70a8ff356f8d7c76d66ec2fba1fab65d7b55f64d9829b0bfc953a195aab343"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "45bfced52d0472ff8f1bb29f62376ea11b93787e36f9ff94b81da43f1f75b7b5"
+SOURCE_DIGEST = "42416f21d4aa1eb14fdf497da9e597016adac1608d9c1031b34d1b677db14ffb"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "444b10aba60a4d6f678856a7c6a35863bf95022cf9cb90506c717dd93e7e5abb"
+SOURCE_DIGEST = "03d7a9ba8fc7d31d919b044e8c0d5b0993135ee822e62a5612cea7d534b54a33"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

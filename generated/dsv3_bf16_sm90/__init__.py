@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "78a68808410776e67b8bbc1694959d864b430a77cb69e146dd0fdb7bab7621ac"
+SOURCE_DIGEST = "4a3e1e771d1a9fb8204324358a1e35733bba7b130d2f7d128d54f32f2f52ca75"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "8916633871903fba4383d4c875d82ff9959e76e2aea15c410cfc4df887f95a3a"
+SOURCE_DIGEST = "450594dcb74bae9d9ae6e48bbb8389dffb21ae427253f3fd5d8ecbeb7431a5c2"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "9d7b08da7dedb52557df31bc2e7a1bec347b477db475d28241d2cf919eb32ec9"
+SOURCE_DIGEST = "e4924b748c36152610eb1aa82a6fd05421039b7e63bcca19306b4ba84245eb31"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

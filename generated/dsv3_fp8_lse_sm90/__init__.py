@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "6a7f0a1ee3c23d35ea0da425be305f2a2e7bf83d71ba6a4eb72619a1cc251b83"
+SOURCE_DIGEST = "efdf010f417395e6d39de2ba6f2db6a276a1391d0ad02ada1fc79c6fea1cd04a"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

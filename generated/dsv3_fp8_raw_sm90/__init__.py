@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "729614e13dc9f447b0be27f8745bc768152f30e8016c33b0caa65ec54db4ec9d"
+SOURCE_DIGEST = "42fd96a1ad4b891aa360dcbee3d4d24642501fc4cd141582247eee9e71ac2e01"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

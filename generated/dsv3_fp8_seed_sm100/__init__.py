@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "e9f92546fd6008b51bc43fce75bfcd04261a67e542ede60bd103f5eae4005bb7"
+SOURCE_DIGEST = "d53f073a0d159bf091a35ca1a3a715cf68b6436ef06fba9184142cb2151e0cbe"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -245,13 +245,14 @@ __device__ __forceinline__ void st_global_v4_u32(void* address, u32 x, u32 y, u3
 __device__ __forceinline__ bool vote_any(bool condition) { return __any_sync(0xffffffffu, condition) != 0; }
 // The same 32 bits as another type.
 __device__ __forceinline__ float float_from_bits(u32 bits) { return __uint_as_float(bits); }
-// Parts of an exponential without the special-function unit: a sum rounded down, and the bits of a number.
+// A sum rounded down, for an exponential without the special-function unit.
 // PTX ISA: add.rm.ftz.f32.
 __device__ __forceinline__ float add_rm_f32(float a, float b) {
   float sum;
   asm("add.rm.ftz.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
   return sum;
 }
+// The 32 bits of a float as an integer; those of numbers that are not negative are in the numbers' order.
 __device__ __forceinline__ u32 bits_from_float(float x) { return __float_as_uint(x); }
 // Two fp32 to two bf16, the first in the low half; round to nearest even. PTX ISA: cvt.rn.bf16x2.f32.
 __device__ __forceinline__ u32 cvt_bf16x2(float x0, float x1) {

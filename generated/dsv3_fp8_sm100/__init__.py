@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "e46234fd9d2676b08e36d9888af97b8453e0ea6c910d958211435d19af0b9b93"
+SOURCE_DIGEST = "2a6a8198bd449cf1cd949d38808d3b94dbf94ac200e61b23daa832f9f6db88ba"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

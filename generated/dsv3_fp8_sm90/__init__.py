@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "9ca66071ae1c6b4cc64812ad9973052276c382b77c3d2bfe5cf47d22159eb63b"
+SOURCE_DIGEST = "7fe778d5a8e2a7f06eee972a1bf63a80104bdd4fb8d93ad907f7e53c59f0d52d"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "854d65df276198a89dfa2bb47a3621d973771ef02f0e0e14d0162f1f01ed70c3"
+SOURCE_DIGEST = "8fc72a6d9a6ecc7f8de772f69ccaa41aff6a5c9862c13e7eca124c59c4f99eb6"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

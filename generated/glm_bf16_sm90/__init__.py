@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "36df89d8c2a614d048b7d176f0f2208c2be2489c177feb21189b454dd7870c00"
+SOURCE_DIGEST = "ea87fd6bd35ee605a13f184843bce992b7fbf5f774c34fa47ba4145172b9840d"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

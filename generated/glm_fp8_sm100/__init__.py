@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "860dfbeec7051eed5b67d51ba1d835ceef0a14864cd16c114a90573d9437ff17"
+SOURCE_DIGEST = "2d0c867103f1729e44f8ec7bc6119cc6096a7ef66e6cd75272833fa36038fdc5"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -6,7 +6,7 @@ from mla_codegen.runtime import load_kernel
 
 __all__ = ["SOURCE_DIGEST", "kernel"]
 
-SOURCE_DIGEST = "1897222f1962fde5e99e922235f1c57efb3c912a0891637341936e76d067d7db"
+SOURCE_DIGEST = "931e6ec4567ca2d45c913f2d644895562a2e88de2f6b64c5ae8ef0e5079b13ab"
 
 def __getattr__(name: str) -> object:
     if name != "kernel":

@@ -1236,10 +1236,10 @@ __device__ __forceinline__ SoftmaxRows first_softmax_rows(const Params& params, 
   MLA_UNROLL for (u32 half = 0; half < 2; ++half) {
     float factor = params.scale_log2;
     factor *= ld_shared_f32(q_scale_tile() + ((u32)row_in_tile + 8 * half) * (u32)sizeof(float));
-    // Never 0 for a query: a hidden key's -inf * 0 would be NaN. NaN where a scale is NaN, or negative (not
-    // allowed). Rows in front of the sequence hold the queries of others: with 0 these decide nothing.
+    // Never 0: a hidden key's -inf * 0 would be NaN. NaN where a scale is NaN, or negative (not
+    // allowed), and in front of the sequence, where the queries of others are: NaN is above no limit.
     float safe_factor = factor >= 0.0f ? max_f32(factor, kSmallestFactor) : nan_f32();
-    if (!is_query(tile.row_begin + row_in_tile + 8 * (i32)half)) safe_factor = 0.0f;
+    if (!is_query(tile.row_begin + row_in_tile + 8 * (i32)half)) safe_factor = nan_f32();
     rows.factor[half] = safe_factor;
     rows.row_max[half] = -infinity_f32();
     rows.offset[half] = 0.0f;

@@ -89,10 +89,8 @@ _IN_BOTH = {
     ),
     "softmax does not wait for query scales": ("mbarrier_wait(q_scale_full(), 0);", ""),
     "key scales are given back before they are read": (
-        "scale_scores(s, k_scale_tile(scales.stage));\nwarp_sync();\n"
-        "if (elect_sync()) mbarrier_arrive(k_scale_empty(scales.stage));",
-        "if (elect_sync()) mbarrier_arrive(k_scale_empty(scales.stage));\n"
-        "scale_scores(s, k_scale_tile(scales.stage));",
+        "scale_scores(s, k_scale_tile(scales.stage));\nrelease_scales(scales.stage);",
+        "release_scales(scales.stage);\nscale_scores(s, k_scale_tile(scales.stage));",
     ),
     "P is handed over before it is written": (
         "tcgen05_wait_st();\ntcgen05_fence_before_thread_sync();\nmbarrier_arrive(group",

@@ -43,6 +43,7 @@ def device_primitives(
         "vote": True,
         "bits": True,
         "exponent": True,
+        "float_bits": True,
         "lg2": forms.lse != "none" or forms.scales_p,
         **{f"convert_{kind}": True for kind in sorted(_rounded(config, forms))},
         "convert_from_e4m3": config.operands.converts_rope,
