@@ -10,11 +10,14 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from mla_codegen.build import plan_files
 from mla_codegen.errors import CompileError
 from mla_codegen.plan.model import Plan, Sm100Variant, Variant
 from mla_codegen.render import render
 from mla_codegen.resources import specs_folder
+from mla_codegen.runtime.compiler_log import judge_log, parse_log
 from mla_codegen.runtime.cubin import check_against_plan
 from mla_codegen.runtime.elf import read_cubin
 from mla_codegen.runtime.nvrtc import CompileResult, compile_source, find_nvrtc
@@ -61,9 +64,29 @@ def compile_errors(source: str, *, arch: str) -> str:
     raise AssertionError(f"the compiler took the source for {arch}")
 
 
-def nvcc() -> str | None:
-    """The offline compiler, if it is on PATH."""
-    return shutil.which("nvcc")
+def compiled_by_nvcc(name: str, folder: Path) -> CompileResult:
+    """The cubin of a shipped spec by the offline compiler, without warnings; skips without nvcc on PATH."""
+    compiler = shutil.which("nvcc")
+    if compiler is None:
+        pytest.skip("needs nvcc on PATH")
+    plan, source = planned(name)
+    path, cubin = folder / f"{name}.cu", folder / f"{name}.cubin"
+    path.write_text(source)
+    target = f"-gencode=arch=compute_{plan.arch.removeprefix('sm_')},code={plan.arch}"
+    done = subprocess.run(
+        [compiler, "-cubin", target, "-std=c++17", "-Xptxas=-v", "-o", cubin, path],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    entries = parse_log(done.stderr)
+    assert judge_log(done.stderr, entries, path=path.name) == ()
+    return CompileResult(
+        cubin=cubin.read_bytes(), log=done.stderr, entries=entries, seconds=0.0, options=(target,),
+        nvrtc_version=(0, 0), library_path=compiler,
+    )  # fmt: skip
 
 
 def wheel_tool(name: str) -> Path | None:

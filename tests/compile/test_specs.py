@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from mla_codegen.plan.model import Variant
-from mla_codegen.runtime.compiler_log import judge_log, parse_log
 from mla_codegen.runtime.cubin import check_against_plan
 from mla_codegen.runtime.elf import read_cubin
-from mla_codegen.runtime.nvrtc import CompileResult, compile_options
+from mla_codegen.runtime.nvrtc import compile_options
 from tests.compile.support import (
     HOPPER,
     assert_as_planned,
     compile_errors,
     compiled,
-    nvcc,
+    compiled_by_nvcc,
     nvrtc_missing,
     opcodes,
     planned,
@@ -125,26 +123,6 @@ STEMS = ("QGMMA", "HGMMA", "UTMALDG", "LDL", "STL")
 
 
 def test_nvcc_compiles_it_too(name: str, tmp_path: Path) -> None:
-    compiler = nvcc()
-    if compiler is None:
-        pytest.skip("needs nvcc on PATH")
-    plan, source = planned(name)
-    path, cubin = tmp_path / f"{name}.cu", tmp_path / f"{name}.cubin"
-    path.write_text(source)
-    target = "-gencode=arch=compute_90a,code=sm_90a"
-    done = subprocess.run(
-        [compiler, "-cubin", target, "-std=c++17", "-Xptxas=-v", "-o", cubin, path],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    entries = parse_log(done.stderr)
-    assert judge_log(done.stderr, entries, path=path.name) == ()
-    result = CompileResult(
-        cubin=cubin.read_bytes(), log=done.stderr, entries=entries, seconds=0.0, options=(target,),
-        nvrtc_version=(0, 0), library_path=compiler,
-    )  # fmt: skip
-    for variant in plan.variants:
+    result = compiled_by_nvcc(name, tmp_path)
+    for variant in planned(name)[0].variants:
         assert_as_planned(variant, result)

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from mla_codegen.plan.model import Sm100Body
 from mla_codegen.render import render
-from mla_codegen.runtime.compiler_log import judge_log, parse_log
 from mla_codegen.runtime.cubin import check_against_plan
-from mla_codegen.runtime.nvrtc import CompileResult, compile_options, compile_source
+from mla_codegen.runtime.nvrtc import compile_options, compile_source
 from tests.compile.support import (
     BLACKWELL,
     BLACKWELL_ARCHS,
     assert_as_planned,
     compile_errors,
     compiled,
-    nvcc,
+    compiled_by_nvcc,
     nvrtc_missing,
     opcodes,
     planned,
@@ -143,26 +141,6 @@ def test_its_machine_code_has_the_planned_instructions(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", BLACKWELL)
 def test_nvcc_compiles_it_too(name: str, tmp_path: Path) -> None:
-    compiler = nvcc()
-    if compiler is None:
-        pytest.skip("needs nvcc on PATH")
-    plan, source = planned(name)
-    path, cubin = tmp_path / f"{name}.cu", tmp_path / f"{name}.cubin"
-    path.write_text(source)
-    target = "-gencode=arch=compute_100a,code=sm_100a"
-    done = subprocess.run(
-        [compiler, "-cubin", target, "-std=c++17", "-Xptxas=-v", "-o", cubin, path],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    entries = parse_log(done.stderr)
-    assert judge_log(done.stderr, entries, path=path.name) == ()
-    result = CompileResult(
-        cubin=cubin.read_bytes(), log=done.stderr, entries=entries, seconds=0.0, options=(target,),
-        nvrtc_version=(0, 0), library_path=compiler,
-    )  # fmt: skip
-    for variant in plan.variants:
+    result = compiled_by_nvcc(name, tmp_path)
+    for variant in planned(name)[0].variants:
         assert_as_planned(variant, result, sm=100)
